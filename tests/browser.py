@@ -1,0 +1,61 @@
+"""A real Chromium, driven by Playwright. A page that logs an error or misses a file fails its test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.capability import lacking
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = [
+    "--no-sandbox",  # it refuses to run as root otherwise
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-dev-shm-usage",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-sync",
+    "--no-first-run",
+]
+
+
+def browser_path() -> str | None:
+    return os.environ.get("BROWSER_PATH") or next(filter(None, map(shutil.which, NAMES)), None)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One browser per module, not per session: while it is open an event loop runs in this thread,
+    which Django takes for async code, and `asyncio.run` in a later test would refuse to start."""
+    path = browser_path()
+    if path is None:
+        lacking("no browser: install Debian's package chromium, or set BROWSER_PATH")
+    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+        chromium = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def page_errors() -> list[str]:
+    """What went wrong in the page so far. A test that expects an error (a 429 page is one) clears it."""
+    return []
+
+
+@pytest.fixture
+def page(browser: Browser, page_errors: list[str]) -> Iterator[Page]:
+    """A page in a profile of its own."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    page = context.new_page()
+    page.set_default_timeout(10_000)
+    page.on("console", lambda said: page_errors.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: page_errors.append(str(error)))
+    yield page
+    context.close()
+    assert page_errors == []
