@@ -1,4 +1,4 @@
-"""Settings of the demo project. Every value that a deployment would change comes from the environment."""
+"""Settings of the demo project. What a deployment would change comes from the environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Chromium, driven by Playwright. A page that logs an error or misses a file fails its test."""
+"""A real Chromium, driven by Playwright. An error on a page, or a missing file, fails its test."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page_errors() -> list[str]:
-    """What went wrong in the page so far. A test that expects an error (a 429 page is one) clears it."""
+    """What went wrong in the page so far. A test that expects an error, say a 429, clears it."""
     return []
 
 

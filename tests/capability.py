@@ -9,7 +9,7 @@ import pytest
 
 
 def lacking(reason: str) -> NoReturn:
-    """Ends the test: skipped on a developer's machine, failed where CI promises to have everything."""
+    """Ends the test: skipped on a developer's machine, failed where CI promises everything."""
     if os.environ.get("CI", "").lower() not in ("", "0", "false"):
         pytest.fail(f"CI must have it: {reason}", pytrace=False)
     pytest.skip(reason)

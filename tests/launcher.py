@@ -2,8 +2,9 @@
 
     python -I -S launcher.py PARENT_PID SIGNAL UID GID program [argument ...]
 
-It stands in front of the server because the same steps between fork and exec (`preexec_fn`) are unsafe,
-and warned about, once the parent has threads. The order matters: a change of user clears the death signal.
+It stands in front of the server because the same steps between fork and exec (`preexec_fn`) are
+unsafe, and warned about, once the parent has threads. The order matters: a change of user clears
+the death signal.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """pytest plugin (`-p tests.services`): every run has a real PostgreSQL and a real Redis.
 
-DATABASE_URL and REDIS_URL are used where given; otherwise private servers start, before pytest-django reads
-the settings. Child processes and xdist workers inherit the two variables.
+DATABASE_URL and REDIS_URL are used where given; otherwise private servers start, before
+pytest-django reads the settings. Child processes and xdist workers inherit the two variables.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ def start_missing() -> None:
         os.environ[OWN_REDIS] = "1"
     kinds = " and ".join(server.kind for server in started)
     took = f", started {kinds} in {time.perf_counter() - begin:.1f} s" if started else ", as given"
-    hosts = [urlsplit(os.environ[name]) for name in ("DATABASE_URL", "REDIS_URL")]
-    report.append("servers: " + " ".join(f"{u.scheme}://{u.hostname}:{u.port}" for u in hosts) + took)
+    urls = [urlsplit(os.environ[name]) for name in ("DATABASE_URL", "REDIS_URL")]
+    where = " ".join(f"{url.scheme}://{url.hostname}:{url.port}" for url in urls)
+    report.append(f"servers: {where}{took}")
 
 
 def take_own_redis_database(worker: str) -> None:
