@@ -1,0 +1,103 @@
+"""A model request as the provider received it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Api = Literal["openai", "anthropic"]
+
+
+class BadRequest(Exception):
+    """The provider would answer 400; the message says why and quotes no prompt text."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """The parts of a request that decide the answer. `body` holds prompt text: never log it."""
+
+    api: Api
+    path: str
+    model: str
+    stream: bool
+    include_usage: bool
+    max_output_tokens: int | None
+    choices: int
+    tools: tuple[str, ...]
+    bytes_in: int
+    body: dict[str, Any] = field(repr=False)
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        return self.body["messages"]  # type: ignore[no-any-return]
+
+
+def api_of(path: str) -> Api | None:
+    """The API that a POST to this path speaks, or None if it is not a model endpoint."""
+    if path.endswith("/chat/completions"):
+        return "openai"
+    if path.endswith("/v1/messages"):
+        return "anthropic"
+    return None
+
+
+def parse(api: Api, path: str, raw: bytes) -> ModelRequest:
+    """Raises BadRequest for what the real provider would refuse as malformed."""
+    try:
+        body = json.loads(raw)
+    except ValueError:
+        raise BadRequest("the body is not valid JSON") from None
+    if not isinstance(body, dict):
+        raise BadRequest("the body must be an object")
+    model, messages = body.get("model"), body.get("messages")
+    if not isinstance(model, str) or not model:
+        raise BadRequest("model: field required")
+    if not isinstance(messages, list) or not messages:
+        raise BadRequest("messages: at least one message is required")
+    if not all(isinstance(message, dict) for message in messages):
+        raise BadRequest("messages: each message must be an object")
+    options = body.get("stream_options")
+    return ModelRequest(
+        api=api,
+        path=path,
+        model=model,
+        stream=body.get("stream") is True,
+        include_usage=isinstance(options, dict) and options.get("include_usage") is True,
+        max_output_tokens=_max_output_tokens(api, body),
+        choices=_positive(body, "n") or 1,
+        tools=_tools(api, body),
+        bytes_in=len(raw),
+        body=body,
+    )
+
+
+def _max_output_tokens(api: Api, body: dict[str, Any]) -> int | None:
+    if api == "anthropic":
+        maximum = _positive(body, "max_tokens")
+        if maximum is None:
+            raise BadRequest("max_tokens: field required")
+        return maximum
+    given = [_positive(body, name) for name in ("max_completion_tokens", "max_tokens")]
+    return min((value for value in given if value is not None), default=None)
+
+
+def _positive(body: dict[str, Any], name: str) -> int | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise BadRequest(f"{name}: must be an integer of at least 1")
+    return value
+
+
+def _tools(api: Api, body: dict[str, Any]) -> tuple[str, ...]:
+    choice = body.get("tool_choice")
+    if choice == "none" or (isinstance(choice, dict) and choice.get("type") == "none"):
+        return ()
+    names: list[str] = []
+    for tool in body.get("tools") or ():
+        named = tool.get("function") if api == "openai" else tool
+        if isinstance(named, dict) and isinstance(named.get("name"), str):
+            names.append(named["name"])
+    return tuple(names)
