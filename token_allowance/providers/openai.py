@@ -1,0 +1,235 @@
+"""OpenAI's chat completions, and the many servers that speak them with dialects of their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from token_allowance.estimate import message_tokens
+from token_allowance.providers.adapter import ModelRequest, Reader, Report
+from token_allowance.providers.delivered import Delivered
+from token_allowance.providers.fields import (
+    Figures,
+    ceiling,
+    label,
+    mapping,
+    mappings,
+    numbers,
+    record,
+)
+from token_allowance.usage import Usage
+
+_NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
+_INPUT_FIELDS = ("messages", "tools", "functions", "response_format", "prediction")
+
+# The same count under the names of OpenAI, gateways (case C04), DeepSeek and LiteLLM. All of them
+# lie within the prompt count: the shape is a matter of the API, never guessed from the figures.
+_CACHE_READ = (
+    ("prompt_tokens_details", "cached_tokens"),
+    ("cached_tokens",),
+    ("prompt_cache_hit_tokens",),
+    ("cache_read_input_tokens",),
+)
+_CACHE_WRITE = (
+    ("prompt_tokens_details", "cache_write_tokens"),
+    ("prompt_tokens_details", "cache_creation_tokens"),
+    ("cache_creation_tokens",),
+    ("cache_creation_input_tokens",),
+)
+_REASONING = (("completion_tokens_details", "reasoning_tokens"), ("reasoning_tokens",))
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCompletions:
+    """``POST …/chat/completions``. ``family`` names the tokenizers of whoever serves it."""
+
+    family: str = "openai"
+    api: str = "chat_completions"
+
+    def request(self, body: Mapping[str, Any]) -> ModelRequest:
+        model = body.get("model")
+        if not isinstance(model, str) or not model:
+            raise ValueError("the chat completions request names no model")
+        limits = (ceiling(body.get(name)) for name in ("max_completion_tokens", "max_tokens"))
+        stream = body.get("stream") is True
+        return ModelRequest(
+            model=model,
+            input_tokens=sum(
+                message_tokens(body[name], self.family) for name in _INPUT_FIELDS if body.get(name)
+            ),
+            max_output_tokens=max((limit for limit in limits if limit), default=None),
+            choices=ceiling(body.get("n")) or 1,
+            stream=stream,
+            service_tier=label(body.get("service_tier")),
+            usage_requested=stream and _asks_usage(body),
+        )
+
+    def ask_usage(self, body: dict[str, Any]) -> dict[str, Any] | None:
+        if body.get("stream") is not True or _asks_usage(body):
+            return None
+        options = mapping(body.get("stream_options"))
+        return {**body, "stream_options": {**options, "include_usage": True}}
+
+    def is_usage_only(self, data: bytes) -> bool:
+        if not _NO_CHOICES.search(data):  # spares nearly every chunk a second parse
+            return False
+        chunk = record(data)
+        return chunk is not None and chunk.get("choices") == [] and bool(chunk.get("usage"))
+
+    def response(self, body: bytes) -> Report:
+        answer = record(body)
+        if answer is None:  # something was answered that we cannot read: never silently free
+            flags = ("unparsed", "usage_missing")
+            return Report(None, flags=flags, delivered=bool(body.strip()), complete=True)
+        reader = _ChatReader(self.family)
+        reader.read(answer)
+        return reader.report(whole=True)
+
+    def reader(self) -> Reader:
+        return _ChatReader(self.family)
+
+
+class _ChatReader:
+    """Reads chunks, or one whole answer, which has the shape of a single large chunk."""
+
+    def __init__(self, family: str) -> None:
+        self._delivered = Delivered(family)
+        self._model = self._service_tier = self._request_id = ""
+        self._usage: Usage | None = None
+        self._usage_flags: tuple[str, ...] = ()
+        self._raw: dict[str, object] = {}
+        self._begun: set[int] = set()
+        self._ended: set[int] = set()  # choices that have given their reason to end
+        self._usage_is_final = False
+        self._done = self._failed = self._unparsed = False
+
+    def event(self, data: bytes, name: str = "") -> None:
+        if data.strip() == b"[DONE]":
+            self._done = True
+        elif (chunk := record(data)) is not None:
+            self.read(chunk, name)
+        else:
+            self._unparsed |= bool(data)
+            self._failed |= name == "error"
+
+    def read(self, chunk: Mapping[str, Any], name: str = "") -> None:
+        self._failed |= name == "error" or bool(chunk.get("error"))
+        self._model = label(chunk.get("model")) or self._model
+        self._service_tier = label(chunk.get("service_tier")) or self._service_tier
+        self._request_id = self._request_id or label(chunk.get("id"))
+        choices = mappings(chunk.get("choices"))
+        grew = False
+        for choice in choices:
+            grew |= self._read_choice(choice)
+        # Where the figures are is a matter of dialect (case C29): beside the choices, in Groq's
+        # own object, or inside the last choice. Of several chunks the last that says anything wins.
+        places = (chunk, mapping(chunk.get("x_groq")), *choices)
+        found = any(self._read_usage(place.get("usage")) for place in places)
+        if found or grew:  # figures that come with every chunk are not final while text still comes
+            self._usage_is_final = found and (not grew or self._all_finished)
+
+    def report(self, whole: bool = False) -> Report:
+        said_so = self._done or self._usage_is_final or self._all_finished
+        complete = (whole or said_so) and not self._failed
+        flags = list(self._usage_flags)
+        if self._unparsed:
+            flags.append("unparsed")
+        if complete and self._usage is None:
+            flags.append("usage_missing")
+        return Report(
+            usage=self._usage,
+            model=self._model,
+            service_tier=self._service_tier,
+            request_id=self._request_id,
+            raw=self._raw,
+            flags=tuple(flags),
+            delivered=self._delivered.any,
+            delivered_tokens=self._delivered.tokens,
+            complete=complete,
+            input_reported=self._usage is not None and self._usage.input_tokens > 0,
+            failed=self._failed,
+        )
+
+    @property
+    def _all_finished(self) -> bool:
+        return bool(self._ended) and self._begun <= self._ended
+
+    def _read_usage(self, counts: object) -> bool:
+        if not isinstance(counts, dict) or not counts:
+            return False
+        usage, flags = read_usage(counts)
+        if usage is None and self._usage is not None:
+            return False
+        self._usage, self._usage_flags, self._raw = usage, flags, numbers(counts)
+        return usage is not None
+
+    def _read_choice(self, choice: Mapping[str, Any]) -> bool:
+        """Count what a choice delivers; true if it delivered anything."""
+        index = ceiling(choice.get("index")) or 0
+        self._begun.add(index)
+        if reason := choice.get("finish_reason"):
+            self._ended.add(index)
+            self._failed |= reason == "error"
+        before = self._delivered.characters
+        _count_message(self._delivered, mapping(choice.get("delta") or choice.get("message")))
+        return self._delivered.characters > before
+
+
+def read_usage(counts: Mapping[str, Any]) -> tuple[Usage | None, tuple[str, ...]]:
+    """The normal form of an OpenAI usage object, and its flags. None if it says nothing."""
+    figures = Figures(counts)
+    total = figures.get("total_tokens")
+    completion = figures.get("completion_tokens")
+    prompt = figures.get("prompt_tokens")
+    if not prompt and total:
+        prompt = max(total - (completion or 0), 0)
+    prompt = prompt or 0
+    if completion is None and total:
+        completion = max(total - prompt, 0)
+    completion = completion or 0
+    cache_read = figures.within(figures.first(*_CACHE_READ), prompt)
+    cache_write = figures.within(figures.first(*_CACHE_WRITE), prompt - cache_read)
+    reasoning = figures.first(*_REASONING)
+    surplus = 0 if total is None else total - prompt - completion
+    if (reasoning and surplus == reasoning) or (total is None and reasoning > completion):
+        output = completion + reasoning  # xAI counts reasoning beside the completion
+    elif surplus > 0 and not (reasoning or cache_read or cache_write):
+        output = completion + surplus  # Gemini's dialect hides its thoughts in the total
+        figures.anomaly = True
+    else:
+        output = completion
+        figures.anomaly |= surplus != 0
+    usage = Usage(
+        input_tokens=prompt,
+        output_tokens=output,
+        cache_read_tokens=cache_read,
+        cache_write_tokens=cache_write,
+        reasoning_tokens=figures.within(reasoning, output),
+    )
+    flags = ["anomaly"] if figures.anomaly else []
+    if output and not prompt:
+        flags.append("input_missing")
+    return usage or None, tuple(flags)
+
+
+def _asks_usage(body: Mapping[str, Any]) -> bool:
+    return mapping(body.get("stream_options")).get("include_usage") is True
+
+
+def _count_message(delivered: Delivered, message: Mapping[str, Any]) -> None:
+    """Everything in a message or delta that the model wrote, tool arguments unparsed (case C36)."""
+    content = message.get("content")
+    delivered.add(content)
+    for part in mappings(content):
+        delivered.add(part.get("text"))
+    delivered.add(message.get("refusal"))
+    delivered.add(message.get("reasoning_content") or message.get("reasoning"))
+    delivered.add(mapping(message.get("audio")).get("transcript"))
+    calls = [mapping(message.get("function_call"))]
+    for call in mappings(message.get("tool_calls")):
+        calls += mapping(call.get("function")), mapping(call.get("custom"))
+    for call in calls:
+        for name in ("name", "arguments", "input"):
+            delivered.add(call.get(name))
