@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import pytest
+
+from token_allowance.providers.endpoints import (
+    KNOWN_HOSTS,
+    Endpoint,
+    Unmetered,
+    host_provider,
+    recognise,
+)
+
+
+@pytest.mark.parametrize(
+    ("host", "path", "api", "provider", "family"),
+    [
+        ("api.openai.com", "/v1/chat/completions", "chat_completions", "openai", "openai"),
+        ("API.OpenAI.com:443", "/v1/chat/completions", "chat_completions", "openai", "openai"),
+        ("eu.api.openai.com", "/v1/chat/completions/", "chat_completions", "openai", "openai"),
+        ("api.anthropic.com", "/v1/messages", "messages", "anthropic", "anthropic"),
+        ("api.anthropic.com", "/v1/messages?beta=true", "messages", "anthropic", "anthropic"),
+        ("api.anthropic.com", "/v1/chat/completions", "chat_completions", "anthropic", "anthropic"),
+        ("api.x.ai", "/v1/chat/completions", "chat_completions", "x-ai", "default"),
+        ("api.groq.com", "/openai/v1/chat/completions", "chat_completions", "groq", "default"),
+        ("api.deepseek.com", "/chat/completions", "chat_completions", "deepseek", "default"),
+        ("api.mistral.ai", "/v1/chat/completions", "chat_completions", "mistral", "default"),
+        ("openrouter.ai", "/api/v1/chat/completions", "chat_completions", "openrouter", "default"),
+        (
+            "generativelanguage.googleapis.com",
+            "/v1beta/openai/chat/completions",
+            "chat_completions",
+            "google",
+            "gemini",
+        ),
+        (
+            "acme.openai.azure.com",
+            "/openai/deployments/prod/chat/completions?api-version=2026-01-01",
+            "chat_completions",
+            "azure",
+            "openai",
+        ),
+        ("127.0.0.1:8000", "//chat/completions", "chat_completions", "", "openai"),
+        ("[::1]:8000", "/messages", "messages", "", "anthropic"),
+    ],
+)
+def test_model_calls_are_recognised_under_any_base_url(
+    host: str, path: str, api: str, provider: str, family: str
+) -> None:
+    found = recognise("POST", host, path)
+    assert isinstance(found, Endpoint)
+    assert (found.adapter.api, found.provider, found.adapter.family) == (api, provider, family)
+
+
+def test_the_declared_provider_wins_over_the_host() -> None:
+    found = recognise("POST", "api.openai.com", "/v1/chat/completions", provider="groq")
+    assert isinstance(found, Endpoint)
+    assert (found.provider, found.adapter.family) == ("groq", "default")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/chat/completions/chatcmpl-123",
+        "/v1/conversations",
+        "/v1/conversations/conv_1/items",
+        "/v1/files",
+        "/v1/messages/batches/msgbatch_1/cancel",
+        "/v1/messages/count_tokens?beta=true",
+        "/v1/models",
+        "/v1/moderations",
+        "/v1/responses/input_tokens",
+        "/v1/responses/resp_1/cancel",
+        "/v1/threads/thread_1/messages",
+        "/v1/uploads",
+        "/v1/uploads/upload_1/parts",
+        "/v1/vector_stores",
+        "/v1/vector_stores/vs_1/file_batches",
+    ],
+)
+def test_posts_that_run_no_model_are_free(path: str) -> None:
+    assert recognise("POST", "api.openai.com", path) is Unmetered.FREE
+
+
+@pytest.mark.parametrize("method", ["GET", "get", "DELETE", "HEAD", "OPTIONS"])
+def test_what_is_no_post_is_free(method: str) -> None:
+    """Reading a stored answer again is no generation (case C49)."""
+    assert recognise(method, "api.openai.com", "/v1/chat/completions/x") is Unmetered.FREE
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/v1/audio/speech",
+        "/v1/audio/transcriptions",
+        "/v1/batches",
+        "/v1/chat/completions/new-thing",
+        "/v1/completions",
+        "/v1/embeddings",
+        "/v1/fine_tuning/jobs",
+        "/v1/images/generations",
+        "/v1/messages/batches",
+        "/v1/responses",
+        "/v1/something/new",
+        "/v1/threads/runs",
+        "/v1/threads/thread_1/runs",
+        "/v1beta/models/gemini-3:generateContent",
+        "/v1/chat%2Fcompletions",
+    ],
+)
+def test_case_c74_any_other_post_may_cost_money(path: str) -> None:
+    assert recognise("POST", "api.openai.com", path) is Unmetered.UNSUPPORTED
+
+
+@pytest.mark.parametrize("path", ["/v1/conversations", "/v1/conversations/c_1", "/v1/moderations"])
+def test_what_is_free_elsewhere_is_a_model_call_at_mistral(path: str) -> None:
+    assert recognise("POST", "api.mistral.ai", path) is Unmetered.UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "example.com", "openai.com.evil.test", "xapi.openai.com.test", "notx.ai", "localhost"],
+)
+def test_unknown_hosts_tell_no_provider(host: str) -> None:
+    assert host_provider(host) == ""
+
+
+def test_known_hosts_are_lower_case_and_name_a_provider() -> None:
+    assert all(host == host.lower() and provider for host, provider in KNOWN_HOSTS.items())
+
+
+def test_providers_are_named_as_in_the_price_data() -> None:
+    data = pytest.importorskip("genai_prices.data", reason="the price data are an extra")
+    assert set(KNOWN_HOSTS.values()) <= {provider.id for provider in data.providers}
