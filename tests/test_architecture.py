@@ -83,12 +83,3 @@ def test_every_module_has_a_layer_in_the_import_contract():
     }
     named = set(re.findall(r"token_allowance\.(\w+)", layers))
     assert modules - {"__init__"} - named == set(), "name its layer in pyproject.toml"
-
-
-def test_every_file_of_code_postpones_annotations():
-    without = [
-        str(path.relative_to(ROOT))
-        for path in sources(*CODE, "tests")
-        if (text := path.read_text()).strip() and "from __future__ import annotations" not in text
-    ]
-    assert without == []
