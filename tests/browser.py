@@ -36,9 +36,13 @@ def errors_in(message: ConsoleMessage) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser(django_db_setup: None) -> Iterator[Browser]:
     """One browser per module, not per session: while it is open an event loop runs in this thread,
-    which Django takes for async code, and `asyncio.run` in a later test would refuse to start."""
+    which Django takes for async code, and `asyncio.run` in a later test would refuse to start.
+
+    Beside a running loop Django keeps connections of their own. So the test database, which has to
+    be dropped by those that made it, is made before, and the others are closed at the end.
+    """
     path = browser_path()
     if path is None:
         lacking("no browser: install Debian's package chromium, or set BROWSER_PATH")
@@ -47,7 +51,6 @@ def browser() -> Iterator[Browser]:
         chromium = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield chromium
         chromium.close()
-        # Beside that loop Django kept connections of its own, and they would outlive it.
         connections.close_all()
 
 
