@@ -1,0 +1,183 @@
+"""One answer of a provider on its way to the caller: read as it passes, settled when it ends."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Mapping
+from typing import Protocol
+
+from token_allowance import conf, threads
+from token_allowance.providers.adapter import Adapter, Reader, Report
+from token_allowance.providers.sse import Frame, Framer
+from token_allowance.reservations import Reservation
+from token_allowance.usage import Usage
+
+EVENT_STREAM = "text/event-stream"
+LARGEST_BODY_BYTES = 64 * 1024 * 1024
+
+
+class Decoder(Protocol):
+    def __call__(self, data: bytes, /) -> bytes: ...
+
+
+def decoder(encoding: str) -> Decoder | None:
+    """Undo a Content-Encoding for our own reading; None for one that we cannot read."""
+    if encoding in ("", "identity"):
+        return lambda data: data
+    if encoding in ("gzip", "x-gzip", "deflate"):
+        return zlib.decompressobj(47).decompress  # 32 + 15: gzip or zlib, by their headers
+    return None
+
+
+class Answer:
+    """Settles a reservation by what passes through ``feed`` and how it ends.
+
+    The outcome table of DESIGN.md section 6. State belongs to this object alone (case C37).
+    """
+
+    def __init__(
+        self,
+        reservation: Reservation,
+        adapter: Adapter,
+        status: int,
+        headers: Mapping[str, str],
+        *,
+        hides_usage: bool,
+    ) -> None:
+        self.reservation = reservation
+        self.adapter = adapter
+        self.status = status
+        self.hides_usage = hides_usage
+        self.request_id = headers.get("x-request-id") or headers.get("request-id") or ""
+        self._decode = decoder(headers.get("content-encoding", "").strip().lower())
+        self._streams = headers.get("content-type", "").startswith(EVENT_STREAM)
+        self._reader: Reader = adapter.reader()
+        self._framer = Framer()
+        self._body = bytearray()
+        self._fed = False
+        self._extended_at = time.monotonic()
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Read a chunk; returns what the caller shall see of it."""
+        self._fed = True
+        if self._decode is None:
+            return chunk
+        try:
+            data = self._decode(chunk)
+        except zlib.error:
+            self._decode = None
+            return chunk
+        if not self._streams:
+            if len(self._body) + len(data) <= LARGEST_BODY_BYTES:
+                self._body += data
+            return chunk
+        self._keep_alive()
+        shown = self._read(self._framer.feed(data))
+        return shown if self.hides_usage else chunk
+
+    def rest(self) -> bytes:
+        """What was kept back when the body ended; to be sent before the end."""
+        shown = self._read(self._framer.end())
+        return shown if self.hides_usage else b""
+
+    def ended(self) -> None:
+        """The body was read to its end."""
+        if self._decode is None:
+            self._unreadable()
+        elif not self._streams:
+            self._settle_whole(self.adapter.response(bytes(self._body)))
+        else:
+            self._settle_stream(self._reader.report(), ended=True)
+
+    def closed(self, *flags: str) -> None:
+        """The caller left before the end."""
+        if self._decode is None or (not self._streams and self._fed):
+            self._unreadable()
+        elif not self._streams:
+            self.reservation.settle_estimate("uncertain", *flags, request_id=self.request_id)
+        else:
+            self._settle_stream(self._reader.report(), ended=False, flags=flags)
+
+    def failed(self) -> None:
+        """The connection broke."""
+        report = self._reader.report()
+        if self._streams and (report.delivered or report.input_reported or report.usage):
+            self._settle_stream(report, ended=False)
+        else:
+            self.reservation.settle_estimate("uncertain", request_id=self.request_id)
+
+    def _read(self, frames: list[Frame]) -> bytes:
+        shown = bytearray()
+        for frame in frames:
+            hidden = False
+            if frame.data:
+                self._reader.event(frame.data, frame.event)
+                hidden = self.hides_usage and self.adapter.is_usage_only(frame.data)
+            if not hidden:
+                shown += frame.raw
+        return bytes(shown)
+
+    def _unreadable(self) -> None:
+        if self.status >= 400:
+            self.reservation.release()
+        else:
+            self.reservation.settle_estimate("estimated", "unparsed", request_id=self.request_id)
+
+    def _settle_whole(self, report: Report) -> None:
+        if report.usage is None and self.status >= 400:
+            self.reservation.release()
+        elif report.usage is None:
+            self.reservation.settle_estimate(
+                "estimated", *report.flags, request_id=self._request_id(report)
+            )
+        else:
+            self._settle(report.usage, report)
+
+    def _settle_stream(self, report: Report, *, ended: bool, flags: tuple[str, ...] = ()) -> None:
+        if report.complete and report.usage is not None:
+            self._settle(report.usage, report)
+        elif report.complete or (ended and not report.failed and self.status < 400):
+            self.reservation.settle_estimate(
+                "estimated", *report.flags, request_id=self._request_id(report)
+            )
+        elif report.delivered or report.input_reported or report.usage is not None:
+            cut = ("interrupted", "error_partial") if report.failed else ("interrupted",)
+            self._settle(self._so_far(report), report, *cut, *flags)
+        else:
+            self.reservation.release(*flags)
+
+    def _so_far(self, report: Report) -> Usage:
+        """Input as reported, else estimated; delivered text, or what was reported if more (C38)."""
+        reported = report.usage or Usage()
+        estimate = self.reservation.plan.estimate
+        return Usage(
+            input_tokens=reported.input_tokens if report.input_reported else estimate.input_tokens,
+            output_tokens=max(reported.output_tokens, report.delivered_tokens),
+            cache_read_tokens=reported.cache_read_tokens,
+            cache_write_tokens=reported.cache_write_tokens,
+            cache_write_1h_tokens=reported.cache_write_1h_tokens,
+            reasoning_tokens=reported.reasoning_tokens,
+        )
+
+    def _settle(self, usage: Usage, report: Report, *flags: str) -> None:
+        if "input_missing" in report.flags:
+            estimated = self.reservation.plan.estimate.input_tokens
+            usage = usage + Usage(input_tokens=estimated)
+        self.reservation.settle(
+            usage,
+            flags=(*report.flags, *flags),
+            service_tier=report.service_tier,
+            raw=report.raw,
+            request_id=self._request_id(report),
+        )
+
+    def _request_id(self, report: Report) -> str:
+        return report.request_id or self.request_id
+
+    def _keep_alive(self) -> None:
+        """A stream that goes on keeps its hold: its lease is lengthened at half time."""
+        now = time.monotonic()
+        if now - self._extended_at > conf.current().RESERVATION_SECONDS / 2:
+            self._extended_at = now
+            threads.later(self.reservation.extend)

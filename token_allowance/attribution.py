@@ -1,0 +1,302 @@
+"""Who pays for the model calls made here: carried by a context variable, and capped per run."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+import uuid
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from token_allowance.exceptions import CapExceeded
+from token_allowance.limits import Attribution, checked_identifier
+from token_allowance.money import format_usd, to_micros
+
+F = TypeVar("F", bound=Callable[..., Any])
+NAMES = ("tenant", "user", "session", "feature")
+
+
+class Source(Protocol):
+    """Where an attribution that nobody stated comes from: a request."""
+
+    def resolve(self) -> Attribution: ...
+
+    async def aresolve(self) -> Attribution: ...
+
+
+class Run:
+    """The caps of one request or job, shared by everything it calls (case C40)."""
+
+    def __init__(self, max_calls: int | None = None, max_cost_micros: int | None = None) -> None:
+        self.id = uuid.uuid4().hex
+        self.max_calls = max_calls
+        self.max_cost_micros = max_cost_micros
+        self.calls = 0
+        self.cost_micros = 0  # settled and in flight
+        self._lock = threading.Lock()
+
+    def take(self, cost_micros: int) -> None:
+        """Count one call and its cost; CapExceeded, and nothing counted, if either is too much."""
+        with self._lock:
+            if self.max_calls is not None and self.calls + 1 > self.max_calls:
+                raise self._exceeded("calls", self.max_calls, self.calls, 1)
+            cap = self.max_cost_micros
+            if cap is not None and cost_micros > 0 and self.cost_micros + cost_micros > cap:
+                raise self._exceeded("cost", cap, self.cost_micros, cost_micros)
+            self.calls += 1
+            self.cost_micros += cost_micros
+
+    def give_back(self, calls: int, cost_micros: int) -> None:
+        with self._lock:
+            self.calls -= calls
+            self.cost_micros -= cost_micros
+
+    def _exceeded(self, unit: str, amount: int, used: int, needed: int) -> CapExceeded:
+        if unit == "cost":
+            text = (
+                f"{format_usd(used)} of {format_usd(amount)} is used or reserved; "
+                f"this call may need {format_usd(needed)}"
+            )
+        else:
+            text = f"{used} of {amount} calls are made"
+        return CapExceeded(
+            f"per-request {unit} cap exceeded: {text}. Raise max_{unit}, or make fewer calls.",
+            code=f"per_request_{unit}_exceeded",
+            scope="request",
+            window="request",
+            unit=unit,
+            amount=amount,
+            used=used,
+            reserved=0,
+            available=max(0, amount - used),
+            needed=needed,
+        )
+
+
+class Job:
+    """One request or one run of a job, by identity: what a metered client's own caps belong to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What the context variable holds: what was stated, where the rest comes from, the runs."""
+
+    stated: tuple[tuple[str, str], ...] = ()
+    source: Source | None = None
+    runs: tuple[Run, ...] = ()
+    trace_id: str = ""
+    job: Job | None = None
+    covered: bool = False  # a call already reserved here is under way: do not meter it twice (C52)
+    outer: Charge | None = field(default=None, repr=False)
+
+    def attribution(self) -> Attribution:
+        base = self.source.resolve() if self.source else Attribution()
+        return base.merged(dict(self.stated))
+
+    async def aattribution(self) -> Attribution:
+        base = await self.source.aresolve() if self.source else Attribution()
+        return base.merged(dict(self.stated))
+
+    def over(self, values: dict[str, Any], trace_id: str | None, runs: tuple[Run, ...]) -> Charge:
+        stated = dict(self.stated) | {
+            name: checked_identifier(name, value)
+            for name, value in values.items()
+            if value is not None
+        }
+        trace = self.trace_id if trace_id is None else checked_identifier("trace_id", trace_id)
+        return replace(
+            self,
+            stated=tuple(stated.items()),
+            trace_id=trace,
+            runs=self.runs + runs,
+            job=self.job or Job(),
+            outer=self,
+        )
+
+
+NOBODY = Charge()
+_current: ContextVar[Charge] = ContextVar("token_allowance_charge", default=NOBODY)
+
+
+def current() -> Charge:
+    return _current.get()
+
+
+@contextmanager
+def entered(charge: Charge) -> Iterator[Charge]:
+    """Make this the current charge for the block."""
+    token = _current.set(charge)
+    try:
+        yield charge
+    finally:
+        _current.reset(token)
+
+
+class charge_to:
+    """Charge the model calls made inside to this tenant, user, session and feature.
+
+    ``with``, ``async with``, or a decorator of functions, coroutines and generators. There a value
+    may be a callable: it is given the decorated function's arguments of the same names.
+    ``max_calls`` and ``max_cost`` (dollars: Decimal, int or str) cap this run as a whole, whatever
+    threads it uses. Values that are not given are inherited from outside.
+    """
+
+    def __init__(
+        self,
+        *,
+        tenant: Any = None,
+        user: Any = None,
+        session: Any = None,
+        feature: Any = None,
+        max_calls: int | None = None,
+        max_cost: Decimal | int | str | None = None,
+        trace_id: Any = None,
+    ) -> None:
+        self.values = dict(zip(NAMES, (tenant, user, session, feature), strict=True))
+        self.max_calls = max_calls
+        self.max_cost_micros = None if max_cost is None else to_micros(max_cost)
+        self.trace_id = trace_id
+
+    def charge(self, given: dict[str, Any] | None = None) -> Charge:
+        """The charge for one run; ``given`` are the arguments of a decorated call."""
+        values, trace_id = dict(self.values), self.trace_id
+        if given is not None:
+            values = {name: _called(value, given) for name, value in values.items()}
+            trace_id = _called(trace_id, given)
+        capped = self.max_calls is not None or self.max_cost_micros is not None
+        runs = (Run(self.max_calls, self.max_cost_micros),) if capped else ()
+        return current().over(values, trace_id, runs)
+
+    def __enter__(self) -> Charge:
+        charge = self.charge()
+        _current.set(charge)
+        return charge
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        _current.set(current().outer or NOBODY)
+
+    async def __aenter__(self) -> Charge:
+        return self.__enter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.__exit__(kind, error, tb)
+
+    def __call__(self, function: F) -> F:
+        if hasattr(function, "apply_async") or not callable(function):
+            raise TypeError(
+                f"charge_to decorates functions, not {type(function).__name__}; put it under the "
+                "task decorator, nearest to the function"
+            )
+        signature = inspect.signature(function)
+
+        def charge(args: Any, kwargs: Any) -> Charge:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            return self.charge(dict(bound.arguments))
+
+        wrapper = _wrapper(function, charge)
+        wrapper.__signature__ = signature  # type: ignore[attr-defined]
+        return wrapper  # type: ignore[return-value]
+
+
+def _called(value: Any, given: dict[str, Any]) -> Any:
+    if not callable(value):
+        return value
+    wanted = inspect.signature(value).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in wanted.values()):
+        return value(**given)
+    return value(**{name: given[name] for name in wanted if name in given})
+
+
+def _wrapper(function: Callable[..., Any], charge: Callable[..., Charge]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def run_coroutine(*args: Any, **kwargs: Any) -> Any:
+            with entered(charge(args, kwargs)):
+                return await function(*args, **kwargs)
+
+        return run_coroutine
+    if inspect.isasyncgenfunction(function):
+
+        @functools.wraps(function)
+        def run_async_generator(*args: Any, **kwargs: Any) -> Any:
+            return async_steps(function(*args, **kwargs), charge(args, kwargs))
+
+        return run_async_generator
+    if inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def run_generator(*args: Any, **kwargs: Any) -> Any:
+            return steps(function(*args, **kwargs), charge(args, kwargs))
+
+        return run_generator
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with entered(charge(args, kwargs)):
+            return function(*args, **kwargs)
+
+    return run
+
+
+def steps(inner: Generator[Any, Any, Any], charge: Charge) -> Generator[Any, Any, Any]:
+    """A generator each of whose steps runs under ``charge``, and whose consumer does not."""
+    advance: Callable[[], Any] = functools.partial(next, inner)
+    try:
+        while True:
+            with entered(charge):
+                try:
+                    value = advance()
+                except StopIteration as stop:
+                    return stop.value
+            try:
+                sent = yield value
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                advance = functools.partial(inner.throw, error)
+            else:
+                advance = functools.partial(inner.send, sent)
+    finally:
+        with entered(charge):
+            inner.close()
+
+
+async def async_steps(inner: AsyncGenerator[Any, Any], charge: Charge) -> AsyncGenerator[Any, Any]:
+    """The same for an asynchronous generator."""
+    advance: Callable[[], Any] = functools.partial(inner.asend, None)
+    try:
+        while True:
+            with entered(charge):
+                try:
+                    value = await advance()
+                except StopAsyncIteration:
+                    return
+            try:
+                sent = yield value
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                advance = functools.partial(inner.athrow, error)
+            else:
+                advance = functools.partial(inner.asend, sent)
+    finally:
+        with entered(charge):
+            await inner.aclose()

@@ -1,0 +1,172 @@
+"""allowance.call: a model call that is not HTTP through a metered client, reserved by hand."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from token_allowance import conf, threads
+from token_allowance.attribution import Charge, charge_to, entered
+from token_allowance.exceptions import ReservationError
+from token_allowance.limits import checked_identifier
+from token_allowance.plans import Attempt
+from token_allowance.reservations import Reservation, reserve
+from token_allowance.usage import Usage
+
+NO_USAGE = Usage()
+HOUR_SECONDS = 3600
+
+
+class call:  # noqa: N801  used like a function
+    """Reserve on entry, settle on exit, with ``with`` or ``async with``.
+
+    Leaving the block normally without ``record`` charges the reservation, flagged ``estimated``;
+    leaving it by an exception before anything was recorded charges it flagged ``uncertain``, unless
+    ``release`` said that nothing was sent. Metered clients used inside are not counted again (C52).
+    """
+
+    def __init__(
+        self,
+        *,
+        provider: str,
+        model: str,
+        input_tokens: int = 0,
+        max_output_tokens: int | None = None,
+        service_tier: str = "",
+        idempotency_key: str | None = None,
+        tenant: Any = None,
+        user: Any = None,
+        session: Any = None,
+        feature: Any = None,
+    ) -> None:
+        key = checked_identifier("idempotency_key", idempotency_key) if idempotency_key else ""
+        self.attempt = Attempt(
+            provider=provider,
+            model=model,
+            input_tokens=input_tokens,
+            max_output_tokens=max_output_tokens,
+            service_tier=service_tier,
+            idempotency_key=key,
+        )
+        self._charge_to = charge_to(tenant=tenant, user=user, session=session, feature=feature)
+        self._reservation: Reservation | None = None
+        self._recorded: Usage | None = None
+        self._left = False
+        self._covered: Any = None
+
+    @property
+    def model(self) -> str:
+        return self.attempt.model
+
+    @property
+    def max_output_tokens(self) -> int | None:
+        return self.attempt.max_output_tokens
+
+    @property
+    def reservation(self) -> Reservation:
+        """The hold; ReservationError before the block is entered."""
+        if self._reservation is None:
+            raise ReservationError("allowance.call() reserves when its block is entered.")
+        return self._reservation
+
+    @property
+    def repeated(self) -> bool:
+        """True if the idempotency key was used before: that first call is the one charged."""
+        return self.reservation.repeated
+
+    def record(self, usage: Usage) -> None:
+        """Add what was used. May be called many times; the sum is charged when the block ends."""
+        self._check_open()
+        self._recorded = usage if self._recorded is None else self._recorded + usage
+
+    def extend(self, usage: Usage = NO_USAGE, *, seconds: float | None = None) -> None:
+        """Hold more, or for longer. Raises AllowanceExceeded if a budget has no room for it."""
+        self._check_open()
+        threads.call(lambda: self.reservation.extend(usage, seconds=seconds))
+
+    async def aextend(self, usage: Usage = NO_USAGE, *, seconds: float | None = None) -> None:
+        self._check_open()
+        await threads.acall(lambda: self.reservation.extend(usage, seconds=seconds))
+
+    def release(self) -> None:
+        """Nothing was sent: give everything back."""
+        self._check_open()
+        threads.call(self.reservation.release)
+
+    def mark_uncertain(self) -> None:
+        """It was sent and its outcome is unknown: charge what was reserved, flagged."""
+        self._check_open()
+        threads.call(lambda: self.reservation.settle_estimate("uncertain"))
+
+    def defer(self, deferred_id: str, *, hours: float = 24) -> None:
+        """The answer comes later: keep the hold, for settle_deferred(deferred_id, usage)."""
+        self._check_open()
+        name = checked_identifier("deferred_id", deferred_id)
+        seconds = hours * HOUR_SECONDS
+        threads.call(lambda: self.reservation.extend(seconds=seconds, deferred_id=name))
+
+    def _check_open(self) -> None:
+        if self.reservation.finished or self._left:
+            raise ReservationError("This call is over; its reservation is final.")
+
+    def _begin(self, charge: Charge, reservation: Reservation) -> call:
+        self._reservation = reservation
+        covered = Charge(
+            charge.stated, charge.source, charge.runs, charge.trace_id, charge.job, covered=True
+        )
+        self._covered = entered(covered)
+        self._covered.__enter__()
+        return self
+
+    def _end(self, error: BaseException | None) -> None:
+        reservation = self.reservation
+        self._left = True
+        if reservation.finished or reservation.deferred or reservation.repeated:
+            return
+        if self._recorded is not None:
+            reservation.settle(self._recorded)
+        elif error is None:
+            reservation.settle_estimate("estimated")
+        else:
+            reservation.settle_estimate("uncertain")
+
+    def __enter__(self) -> call:
+        charge = self._charge_to.charge()
+        made = threads.call(lambda: reserve(self.attempt, charge.attribution(), charge))
+        return self._begin(charge, made)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._covered.__exit__(None, None, None)
+        threads.call(self._end, error)
+
+    async def __aenter__(self) -> call:
+        charge = self._charge_to.charge()
+        attribution = await charge.aattribution()
+        made = await threads.acall(
+            reserve, self.attempt, attribution, charge, abandoned=Reservation.release
+        )
+        return self._begin(charge, made)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._covered.__exit__(None, None, None)
+        await threads.acall(self._end, error)
+
+
+def settle_deferred(deferred_id: str, usage: Usage) -> str:
+    """Settle a deferred call from any process; what happened: settled, late, repeat, conflict."""
+    from token_allowance import settlements
+
+    return threads.call(settlements.settle_deferred, deferred_id, usage).value
+
+
+async def asettle_deferred(deferred_id: str, usage: Usage) -> str:
+    from token_allowance import settlements
+
+    return (await threads.acall(settlements.settle_deferred, deferred_id, usage)).value
+
+
+_ = conf

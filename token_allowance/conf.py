@@ -1,0 +1,168 @@
+"""The TOKEN_ALLOWANCE setting as one frozen value, read again whenever settings change."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+from zoneinfo import available_timezones
+
+from django.conf import settings as django_settings
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
+
+from token_allowance import money
+
+NAME = "TOKEN_ALLOWANCE"
+DATABASE_STORE = "token_allowance.stores.database.DatabaseStore"
+
+
+class ConfigurationError(ImproperlyConfigured):
+    """TOKEN_ALLOWANCE holds a key or a value that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every key is optional. The comments say what a key does and in which unit."""
+
+    MODE: str = "enforce"  # or "observe": note what would have been refused, refuse nothing
+    STORE: Mapping[str, Any] = field(default_factory=lambda: {"BACKEND": DATABASE_STORE})
+    ON_STORE_ERROR: str | None = None  # "refuse" | "admit"; None: refuse only when enforcing
+    ATTRIBUTION: str | Callable[..., Any] | None = None  # callable(request) -> dict
+    TRUSTED_HEADERS: Mapping[str, str] = field(default_factory=dict)  # {"tenant": "X-Tenant"}
+    TRUSTED_PROXIES: tuple[str, ...] = ()  # peer addresses or networks whose headers count
+    REQUEST_CAPS: Mapping[str, Any] = field(default_factory=dict)  # max_calls, max_cost (dollars)
+    ESTIMATE: Mapping[str, Any] = field(default_factory=dict)  # output_tokens 1024, safety 1.0
+    UNKNOWN_MODEL: str = "refuse"  # or "fallback": price it by FALLBACK_PRICE
+    FALLBACK_PRICE: Mapping[str, Any] | None = None  # {"input_mtok": "5", "output_mtok": "25"}
+    UNATTRIBUTED: str | None = None  # "refuse" | "charge"; None: refuse if a limit looks at it
+    RESERVATION_SECONDS: int = 600  # how long a hold lasts when nothing is heard of the call
+    ON_EXPIRE: str = "release"  # or "charge"
+    WAIT_SECONDS: float = 0  # for stores that can wait for room
+    TIME_ZONE: str | None = None  # of windows; default: settings.TIME_ZONE
+    EXCEEDED_STATUS: int = 429  # or 402
+
+    @property
+    def zone_name(self) -> str:
+        return self.TIME_ZONE or django_settings.TIME_ZONE or "UTC"
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens assumed for an answer whose length the request does not cap."""
+        return int(self.ESTIMATE.get("output_tokens", 1024))
+
+    @property
+    def safety(self) -> Decimal:
+        """Factor on every input estimate."""
+        return Decimal(str(self.ESTIMATE.get("safety", 1)))
+
+    @property
+    def max_calls(self) -> int | None:
+        value = self.REQUEST_CAPS.get("max_calls")
+        return None if value is None else int(value)
+
+    @property
+    def max_cost_micros(self) -> int | None:
+        value = self.REQUEST_CAPS.get("max_cost")
+        return None if value is None else money.to_micros(value)
+
+
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "MODE": ("enforce", "observe"),
+    "ON_STORE_ERROR": (None, "refuse", "admit"),
+    "UNKNOWN_MODEL": ("refuse", "fallback"),
+    "UNATTRIBUTED": (None, "refuse", "charge"),
+    "ON_EXPIRE": ("release", "charge"),
+    "EXCEEDED_STATUS": (429, 402),
+}
+INNER_KEYS = {
+    "STORE": ("BACKEND", "OPTIONS"),
+    "REQUEST_CAPS": ("max_calls", "max_cost"),
+    "ESTIMATE": ("output_tokens", "safety"),
+    "TRUSTED_HEADERS": ("tenant", "user", "session", "feature"),
+}
+
+
+def problems(given: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a TOKEN_ALLOWANCE dict, one sentence each."""
+    known = [f.name for f in fields(Settings)]
+    found = [_unknown(key, known, f"{NAME} has no key") for key in given if key not in known]
+    for key, choices in CHOICES.items():
+        if key in given and given[key] not in choices:
+            found.append(f"{NAME}[{key!r}] is {given[key]!r}; it may be one of {choices}.")
+    for key, inner in INNER_KEYS.items():
+        value = given.get(key) or {}
+        if not isinstance(value, Mapping):
+            found.append(f"{NAME}[{key!r}] must be a dict.")
+            continue
+        found += [
+            _unknown(k, inner, f"{NAME}[{key!r}] has no key") for k in value if k not in inner
+        ]
+    if not _positive(given.get("RESERVATION_SECONDS", 600)):
+        found.append(f"{NAME}['RESERVATION_SECONDS'] must be a number above 0.")
+    if given.get("TIME_ZONE") and given["TIME_ZONE"] not in available_timezones():
+        found.append(f"{NAME}['TIME_ZONE'] is not a time zone such as Europe/Berlin.")
+    if given.get("UNKNOWN_MODEL") == "fallback" and not given.get("FALLBACK_PRICE"):
+        found.append(f"{NAME}['UNKNOWN_MODEL'] is 'fallback': set FALLBACK_PRICE too.")
+    cap = (given.get("REQUEST_CAPS") or {}).get("max_cost")
+    if cap is not None:
+        try:
+            money.to_micros(cap)
+        except (TypeError, ValueError) as error:
+            found.append(f"{NAME}['REQUEST_CAPS']['max_cost']: {error}")
+    return found
+
+
+def _unknown(key: str, known: Any, text: str) -> str:
+    near = difflib.get_close_matches(str(key), known, 1)
+    return f"{text} {key!r}" + (f"; did you mean {near[0]!r}?" if near else ".")
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+@lru_cache(maxsize=1)
+def current() -> Settings:
+    """The settings in force. Raises ConfigurationError for a key or value that cannot be used."""
+    given = getattr(django_settings, NAME, {})
+    if found := problems(given):
+        raise ConfigurationError(" ".join(found))
+    return Settings(**given)
+
+
+@lru_cache(maxsize=8)
+def imported(path: str | Callable[..., Any]) -> Any:
+    """The object at a dotted path; a callable is returned as it is."""
+    return import_string(path) if isinstance(path, str) else path
+
+
+@lru_cache(maxsize=1)
+def store() -> Any:
+    """The store named by STORE, made once per process and settings."""
+    chosen = current().STORE
+    return imported(chosen.get("BACKEND", DATABASE_STORE))(**chosen.get("OPTIONS", {}))
+
+
+def check_settings(**_: Any) -> list[checks.CheckMessage]:
+    found = problems(getattr(django_settings, NAME, {}))
+    return [
+        checks.Error(
+            text, hint="The keys are listed in token_allowance/conf.py.", id="allowance.E001"
+        )
+        for text in found
+    ]
+
+
+def _forget(*, setting: str, **_: Any) -> None:
+    if setting in (NAME, "TIME_ZONE", "DATABASES"):
+        for cached in (current, imported, store):
+            cached.cache_clear()
+
+
+setting_changed.connect(_forget)

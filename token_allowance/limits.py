@@ -1,0 +1,252 @@
+"""Limits as values: who a call is charged to, which limits apply, and the budgets they open."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, cast
+from zoneinfo import ZoneInfo
+
+from token_allowance.windows import Span, Window, span
+
+EACH = "*"
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+DIMENSIONS = ("tenant", "user", "session", "feature", "model")
+IDENTIFIER_LENGTH = 200
+START_FORMAT = "%Y%m%dT%H%M%SZ"
+
+
+class Unit(StrEnum):
+    COST = "cost"
+    TOKENS = "tokens"
+    CALLS = "calls"
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """What one call needs, or used, in each unit. ``cost_micros`` None: no price is known."""
+
+    cost_micros: int | None
+    tokens: int
+    calls: int = 1
+
+    def of(self, unit: Unit) -> int:
+        if unit is Unit.COST:
+            return self.cost_micros or 0
+        return self.tokens if unit is Unit.TOKENS else self.calls
+
+
+NOTHING = Amounts(cost_micros=0, tokens=0, calls=0)
+
+
+def checked_identifier(name: str, value: object) -> str:
+    """Return the value as text; ValueError for what no store could keep or tell apart.
+
+    A NUL stops a PostgreSQL batch and ``*`` would name every value at once (protocol 8).
+    """
+    text = str(value)
+    if not text or text == EACH:
+        raise ValueError(f"{name}={text!r} is not a value; leave it out instead")
+    if len(text) > IDENTIFIER_LENGTH:
+        raise ValueError(f"{name} is longer than {IDENTIFIER_LENGTH} characters")
+    if "\x00" in text or not text.isprintable():
+        raise ValueError(f"{name} holds a control character")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """Who and what a call is charged to. ``""`` means: not known."""
+
+    tenant: str = ""
+    user: str = ""
+    session: str = ""
+    feature: str = ""
+
+    def merged(self, over: Mapping[str, object]) -> Attribution:
+        """This attribution with every value of ``over`` that is given (not None) put over it."""
+        known = {
+            field.name: checked_identifier(field.name, value)
+            for field in fields(self)
+            if (value := over.get(field.name)) not in (None, "")
+        }
+        return Attribution(**{**self.as_dict(), **known}) if known else self
+
+    def as_dict(self) -> dict[str, str]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A rule. Each dimension is ``""`` (not looked at), ``"*"`` (each value apart) or a value."""
+
+    id: int | None = None
+    tenant: str = ""
+    user: str = ""
+    session: str = ""
+    feature: str = ""
+    model: str = ""
+    plan: str = ""
+    window: Window = Window.DAY
+    anchor_day: int = 1
+    time_zone: str = "UTC"
+    unit: Unit = Unit.COST
+    amount: int = 0
+    observe: bool = False
+    tracked_since: int = 0  # microseconds since 1970: from when on its budgets are counted
+    expires_at: dt.datetime | None = None
+
+    @property
+    def shape(self) -> tuple[str, ...]:
+        return tuple(name for name in DIMENSIONS if getattr(self, name))
+
+    @property
+    def exact(self) -> frozenset[str]:
+        """Dimensions named by value; a plan, like a tenant's own name, is narrower than each."""
+        names = {name for name in DIMENSIONS if getattr(self, name) not in ("", EACH)}
+        if self.plan or "tenant" in names:
+            names.add("plan")
+        return frozenset(names)
+
+    @property
+    def scope(self) -> str:
+        """The word for messages: whose budget it is, and of what, or ``global``."""
+        people = [name for name in ("tenant", "user", "session") if getattr(self, name)]
+        subjects = [name for name in ("feature", "model") if getattr(self, name)]
+        return " ".join(people[-1:] + subjects) or "global"
+
+    def misses(self, values: Mapping[str, str], plan: str) -> tuple[str, ...] | None:
+        """Dimensions the call has no value for; ``()`` is a match, None is: never matches."""
+        missing = []
+        for name in self.shape:
+            rule, value = getattr(self, name), values.get(name, "")
+            if not value:
+                missing.append(name)
+            elif rule not in (EACH, value):
+                return None
+        if self.plan and self.plan != plan and values.get("tenant"):
+            return None
+        return tuple(missing)
+
+    def overrides(self, other: Limit) -> bool:
+        same = self.shape == other.shape and self.window == other.window and self.unit == other.unit
+        return same and self.exact > other.exact
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """One limit applied to one set of values in one window.
+
+    ``key`` names the counter. It is made of shape, values, window, zone, start and unit, never of
+    the limit's id, so a limit that is replaced goes on counting where the old one stopped.
+    """
+
+    key: str
+    limit: Limit
+    values: tuple[tuple[str, str], ...]
+    window: Span
+    since: int  # microseconds since 1970: from when on this budget has been counted
+    enforced: bool = True
+
+
+def microseconds(moment: dt.datetime) -> int:
+    """Microseconds since 1970: how a moment is compared with a policy version."""
+    return (moment - EPOCH) // dt.timedelta(microseconds=1)
+
+
+@lru_cache(maxsize=512)
+def zone(name: str) -> ZoneInfo:
+    return ZoneInfo(name)
+
+
+def apply(
+    limits: Iterable[Limit],
+    attribution: Attribution,
+    *,
+    model: str,
+    plan: str,
+    now: dt.datetime,
+) -> tuple[list[Budget], frozenset[str]]:
+    """The budgets a call is counted in, in lock order, and the dimensions some limit misses on it.
+
+    All matching limits that no narrower one overrides apply (DESIGN.md section 3). One that is
+    overridden is still counted, so that its budget is right when the narrower limit goes away
+    (protocol 3); mostly both share one counter.
+    """
+    values = {**attribution.as_dict(), "model": model}
+    matching, missing = [], set[str]()
+    for limit in limits:
+        if limit.expires_at is not None and limit.expires_at <= now:
+            continue
+        misses = limit.misses(values, plan)
+        if misses == ():
+            matching.append(limit)
+        elif misses:
+            missing.update(misses)
+    budgets: dict[str, Budget] = {}
+    for limit in matching:
+        enforced = not any(other.overrides(limit) for other in matching)
+        budget = open_budget(limit, values, now, enforced=enforced)
+        shared = budgets.get(budget.key)
+        budgets[budget.key] = budget if shared is None else _stricter(budget, shared)
+    return [budgets[key] for key in sorted(budgets)], frozenset(missing)
+
+
+def _stricter(one: Budget, other: Budget) -> Budget:
+    """Two limits that share a counter: the one that refuses first, counted since the earlier."""
+    strict = min(one, other, key=lambda b: (not b.enforced, b.limit.observe, b.limit.amount))
+    return replace(strict, since=min(one.since, other.since))
+
+
+def open_budget(
+    limit: Limit, values: Mapping[str, str], now: dt.datetime, *, enforced: bool = True
+) -> Budget:
+    """The budget of ``limit`` for these values in the window that holds ``now``."""
+    window = span(limit.window, now, zone(limit.time_zone), limit.anchor_day)
+    own = tuple((name, values[name]) for name in limit.shape)
+    key = counter_key(limit, own, window)
+    return Budget(key, limit, own, window, limit.tracked_since, enforced)
+
+
+def counter_key(limit: Limit, values: tuple[tuple[str, str], ...], window: Span) -> str:
+    """Text that sorts into lock order: narrow scopes first, the hottest (global) last."""
+    rank = f"{9 - len(values)}"
+    start = window.start.strftime(START_FORMAT) if window.start else "-"
+    scope = ",".join(f"{name}={_escaped(value)}" for name, value in values) or "global"
+    edges = f"{limit.window}/{limit.anchor_day}/{limit.time_zone}"
+    return f"{rank}|{scope}|{limit.unit}|{edges}|{start}"
+
+
+def budget_of(key: str, since: int = 0) -> Budget:
+    """The budget a counter key names, with a limit of amount 0: what a rebuild needs to know."""
+    _, scope, unit, edges, start = key.split("|")
+    window, anchor_day, time_zone = edges.split("/", 2)
+    pairs = [part.split("=", 1) for part in scope.split(",")] if scope != "global" else []
+    values = {name: _unescaped(value) for name, value in pairs}
+    limit = Limit(
+        **cast(Any, values),
+        unit=Unit(unit),
+        window=Window(window),
+        anchor_day=int(anchor_day),
+        time_zone=time_zone,
+        tracked_since=since,
+    )
+    began = EPOCH if start == "-" else _parsed(start)
+    return open_budget(limit, values, began)
+
+
+def _parsed(start: str) -> dt.datetime:
+    return dt.datetime.strptime(start, START_FORMAT).replace(tzinfo=dt.UTC)
+
+
+def _escaped(value: str) -> str:
+    if "," in value or "|" in value or "%" in value:
+        return value.replace("%", "%25").replace(",", "%2C").replace("|", "%7C")
+    return value
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("%7C", "|").replace("%2C", ",").replace("%25", "%")

@@ -1,0 +1,134 @@
+"""What a metered client knows of itself, and how it sees a request about to be sent."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+from weakref import WeakKeyDictionary
+
+from token_allowance import conf
+from token_allowance.attribution import Charge, Job, Run, current
+from token_allowance.exceptions import UnmeteredEndpoint
+from token_allowance.limits import Attribution
+from token_allowance.plans import Attempt
+from token_allowance.providers.adapter import Adapter
+from token_allowance.providers.endpoints import Endpoint, Unmetered, host_provider, recognise
+from token_allowance.reservations import Reservation, reserve
+
+logger = logging.getLogger("token_allowance")
+DEPLOYMENT = re.compile(r"/deployments/([^/]+)/")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """A model call about to be sent: what it asks for, and how its answer is read."""
+
+    attempt: Attempt
+    adapter: Adapter
+    stream: bool
+    body: bytes | None  # the body to send instead, when we ask for usage ourselves
+
+
+class Meter:
+    """Attribution and caps of one metered client, on top of those of the code that calls it."""
+
+    def __init__(
+        self,
+        values: dict[str, Any],
+        *,
+        provider: str = "",
+        client_provider: str = "",
+        max_calls: int | None = None,
+        max_cost_micros: int | None = None,
+    ) -> None:
+        self.values = values
+        self.provider = provider
+        self.client_provider = client_provider
+        self.max_calls = max_calls
+        self.max_cost_micros = max_cost_micros
+        self._runs: WeakKeyDictionary[Job, Run] = WeakKeyDictionary()
+        self._lifetime = self._run()
+
+    def charge(self) -> Charge:
+        """Who pays for a call made now: what the client states, else what the code around states."""
+        charge = current()
+        inner = dict(charge.stated)
+        own = {name: value for name, value in self.values.items() if name not in inner}
+        return charge.over(own, None, self._capped(charge))
+
+    def recognise(self, request: Any, read: Callable[[], bytes]) -> ModelCall | None:
+        """The model call that a request is; None for what is free. UnmeteredEndpoint otherwise."""
+        url = request.url
+        provider = self.provider or host_provider(url.host) or self.client_provider
+        endpoint = recognise(request.method, url.host, url.path, provider)
+        if endpoint is Unmetered.FREE:
+            return None
+        if not isinstance(endpoint, Endpoint):
+            return self._unsupported(f"{request.method} {url.path}")
+        try:
+            body = json.loads(read())
+            if "model" not in body and (found := DEPLOYMENT.search(url.path)):
+                body = {**body, "model": unquote(found.group(1))}
+            asked = endpoint.adapter.request(body)
+        except (ValueError, TypeError) as error:
+            return self._unsupported(f"{request.method} {url.path} ({error})")
+        with_usage = endpoint.adapter.ask_usage(body)
+        return ModelCall(
+            attempt=Attempt(
+                provider=endpoint.provider,
+                model=asked.model,
+                input_tokens=asked.input_tokens,
+                max_output_tokens=asked.max_output_tokens,
+                choices=asked.choices,
+                service_tier=asked.service_tier,
+            ),
+            adapter=endpoint.adapter,
+            stream=asked.stream,
+            body=None if with_usage is None else json.dumps(with_usage).encode(),
+        )
+
+    def reserve(
+        self, call: ModelCall, charge: Charge, attribution: Attribution | None = None
+    ) -> Reservation:
+        return reserve(call.attempt, attribution or charge.attribution(), charge)
+
+    def over(self, other: Meter) -> Meter:
+        """This meter put over one that the client already had: metered once, not twice."""
+        return Meter(
+            {**other.values, **self.values},
+            provider=self.provider or other.provider,
+            client_provider=self.client_provider,
+            max_calls=other.max_calls if self.max_calls is None else self.max_calls,
+            max_cost_micros=(
+                other.max_cost_micros if self.max_cost_micros is None else self.max_cost_micros
+            ),
+        )
+
+    def _unsupported(self, what: str) -> None:
+        text = f"token_allowance cannot meter {what}; nothing was sent. Use allowance.call()."
+        if conf.current().MODE == "observe":
+            logger.warning("token_allowance: %s goes unmetered", what)
+            return None
+        raise UnmeteredEndpoint(text)
+
+    def _run(self) -> Run | None:
+        if self.max_calls is None and self.max_cost_micros is None:
+            return None
+        return Run(self.max_calls, self.max_cost_micros)
+
+    def _capped(self, charge: Charge) -> tuple[Run, ...]:
+        """The client's own caps hold for one request or job; outside of any, for its lifetime."""
+        if self._lifetime is None:
+            return ()
+        if charge.job is None:
+            return (self._lifetime,)
+        run = self._runs.get(charge.job)
+        if run is None:
+            run = self._runs.setdefault(charge.job, Run(self.max_calls, self.max_cost_micros))
+        return (run,)
+

@@ -1,0 +1,29 @@
+"""The rows: who is limited, by what, at which price, and the ledger of every call.
+
+Nothing decides here; database constraints hold what must always be true. No foreign key leaves the
+ledger: people and prices are copied into it as text and values, so a row outlives them (case C88).
+"""
+
+from __future__ import annotations
+
+from token_allowance.models.counters import Counter, PolicyVersion
+from token_allowance.models.fields import Mode, validate_time_zone
+from token_allowance.models.ledger import Reservation
+from token_allowance.models.limits import Limit
+from token_allowance.models.prices import ModelAlias, Price
+from token_allowance.models.switches import Switch, SwitchEvent
+from token_allowance.models.tenants import Tenant
+
+__all__ = [
+    "Counter",
+    "Limit",
+    "Mode",
+    "ModelAlias",
+    "PolicyVersion",
+    "Price",
+    "Reservation",
+    "Switch",
+    "SwitchEvent",
+    "Tenant",
+    "validate_time_zone",
+]

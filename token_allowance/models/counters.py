@@ -1,0 +1,27 @@
+"""What the stores and the triggers keep for themselves."""
+
+from __future__ import annotations
+
+from django.db import models
+
+
+class Counter(models.Model):
+    """One budget's running figures. Only stores write it; the ledger can always rebuild it."""
+
+    key = models.TextField(primary_key=True)
+    used = models.BigIntegerField(default=0)
+    reserved = models.BigIntegerField(default=0)
+    since = models.BigIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class PolicyVersion(models.Model):
+    """A number per kind of policy, raised by triggers inside the writer's own transaction."""
+
+    kind = models.CharField(max_length=16, primary_key=True)
+    number = models.BigIntegerField()
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.number}"

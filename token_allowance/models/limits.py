@@ -1,0 +1,114 @@
+"""Limits as rows: what an operator writes down."""
+
+from __future__ import annotations
+
+from django.core.exceptions import ValidationError
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+from token_allowance import limits, money
+from token_allowance.models.fields import Mode, identifier, validate_time_zone
+from token_allowance.windows import Window
+
+
+class Limit(models.Model):
+    """A rule: how much of ``unit`` one window allows. ``amount`` is micro-dollars for cost.
+
+    Each dimension is empty (not looked at), ``*`` (each value has its own budget) or a value.
+    """
+
+    class Windows(models.TextChoices):
+        MINUTE = Window.MINUTE.value, "a minute"
+        HOUR = Window.HOUR.value, "an hour"
+        DAY = Window.DAY.value, "a day"
+        WEEK = Window.WEEK.value, "a week"
+        MONTH = Window.MONTH.value, "a month"
+        TOTAL = Window.TOTAL.value, "in total, for ever"
+
+    class Units(models.TextChoices):
+        COST = limits.Unit.COST.value, "dollars"
+        TOKENS = limits.Unit.TOKENS.value, "tokens"
+        CALLS = limits.Unit.CALLS.value, "calls"
+
+    tenant = identifier()
+    user = identifier()
+    session = identifier()
+    feature = identifier()
+    model = identifier()
+    plan = models.CharField(max_length=100, blank=True, default="")
+    window = models.CharField(max_length=8, choices=Windows, default=Windows.DAY)
+    anchor_day = models.PositiveSmallIntegerField(
+        default=1, help_text="Weeks: 1 is Monday. Months: the day on which the month starts."
+    )
+    time_zone = models.CharField(
+        max_length=64, blank=True, default="", validators=[validate_time_zone]
+    )
+    unit = models.CharField(max_length=8, choices=Units, default=Units.COST)
+    amount = models.BigIntegerField()
+    mode = models.CharField(max_length=8, blank=True, default="", choices=Mode)
+    is_active = models.BooleanField(default=True)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    # Microseconds since 1970; a trigger moves it when what the limit counts changes.
+    tracked_since = models.BigIntegerField(default=0, editable=False)
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    class Meta:
+        ordering = ["tenant", "user", "session", "feature", "model", "window", "unit"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(amount__gte=0, amount__lte=money.MAX_MICROS),
+                name="allowance_limit_amount_in_range",
+            ),
+            models.CheckConstraint(
+                condition=Q(plan="") | Q(tenant=limits.EACH),
+                name="allowance_limit_plan_needs_each_tenant",
+            ),
+            models.CheckConstraint(
+                condition=Q(anchor_day=1)
+                | Q(window="week", anchor_day__gte=1, anchor_day__lte=7)
+                | Q(window="month", anchor_day__gte=1, anchor_day__lte=31),
+                name="allowance_limit_anchor_day",
+            ),
+            models.CheckConstraint(
+                condition=Q(window__in=[w.value for w in Window]), name="allowance_limit_window"
+            ),
+            models.CheckConstraint(
+                condition=Q(unit__in=[u.value for u in limits.Unit]), name="allowance_limit_unit"
+            ),
+            models.UniqueConstraint(
+                "tenant", "user", "session", "feature", "model", "plan", "window", "unit",
+                condition=Q(is_active=True),
+                name="allowance_limit_once",
+                violation_error_message="An active limit with this scope, window and unit exists.",
+            ),
+        ]  # fmt: skip
+
+    def __str__(self) -> str:
+        return f"{self.amount_text} per {self.window} for {self.scope_text}"
+
+    @property
+    def amount_text(self) -> str:
+        if self.unit == limits.Unit.COST:
+            return money.format_usd(self.amount)
+        return f"{self.amount:,} {self.unit}"
+
+    @property
+    def scope_text(self) -> str:
+        """The scope in words: never raw stars."""
+        words = []
+        for name in reversed(limits.DIMENSIONS):
+            if value := getattr(self, name):
+                words.append(f"each {name}" if value == limits.EACH else f"{name} {value}")
+        if self.plan:
+            words.append(f"on plan {self.plan}")
+        return " of ".join(words).replace(" of on plan", " on plan") or "everyone together"
+
+    def clean(self) -> None:
+        for name in limits.DIMENSIONS:
+            value = getattr(self, name)
+            if value not in ("", limits.EACH):
+                try:
+                    limits.checked_identifier(name, value)
+                except ValueError as error:
+                    raise ValidationError({name: str(error)}) from None

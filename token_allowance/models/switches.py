@@ -1,0 +1,60 @@
+"""Kill switches and their history."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+from token_allowance.models.fields import identifier
+
+
+class Switch(models.Model):
+    """A stop for calls that match every dimension it names; none named stops everything."""
+
+    tenant = identifier()
+    user = identifier()
+    feature = identifier()
+    model = identifier()
+    reason = models.CharField(max_length=500)
+    by = models.CharField(max_length=200)
+    engaged_at = models.DateTimeField(default=timezone.now)
+    ends_at = models.DateTimeField(null=True, blank=True)
+    released_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-engaged_at"]
+        verbose_name_plural = "switches"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["tenant", "user", "feature", "model"],
+                condition=Q(released_at__isnull=True),
+                name="allowance_switch_engaged_once",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        named = [
+            f"{d} {v}" for d in ("tenant", "user", "feature", "model") if (v := getattr(self, d))
+        ]
+        return ", ".join(named) or "everything"
+
+
+class SwitchEvent(models.Model):
+    """What happened to a switch, append-only."""
+
+    class Actions(models.TextChoices):
+        ENGAGED = "engaged"
+        RELEASED = "released"
+
+    switch = models.ForeignKey(Switch, on_delete=models.PROTECT, related_name="events")
+    action = models.CharField(max_length=8, choices=Actions)
+    at = models.DateTimeField(default=timezone.now)
+    by = models.CharField(max_length=200)
+    reason = models.CharField(max_length=500, blank=True)
+
+    class Meta:
+        ordering = ["at", "id"]
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.at:%Y-%m-%d %H:%M:%S} by {self.by}"

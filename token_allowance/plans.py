@@ -1,0 +1,200 @@
+"""What a call would be held to: its price, what it may need, and the budgets it is counted in."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from decimal import Decimal
+from math import ceil
+from typing import Any
+
+from token_allowance import conf
+from token_allowance.attribution import Run
+from token_allowance.exceptions import SwitchEngaged, Unattributed, UnknownModel
+from token_allowance.limits import Amounts, Attribution, Budget, Unit, apply
+from token_allowance.money import MAX_MICROS
+from token_allowance.policy import Policy, PriceRows
+from token_allowance.pricing import Cost, ModelPrice, cost
+from token_allowance.usage import Usage
+
+DEFAULT_TIERS = frozenset({"", "default", "standard", "auto", "standard_only"})
+PEOPLE = ("tenant", "user", "session")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One call about to be made, as the caller asks for it. Tokens are estimates."""
+
+    provider: str
+    model: str
+    input_tokens: int
+    max_output_tokens: int | None = None  # per answer; None: not capped by the request
+    choices: int = 1
+    service_tier: str = ""
+    idempotency_key: str = ""
+
+    @property
+    def estimate(self) -> Usage:
+        """The most the call is expected to use."""
+        settings = conf.current()
+        each = settings.output_tokens if self.max_output_tokens is None else self.max_output_tokens
+        return Usage(
+            input_tokens=min(MAX_MICROS, ceil(self.input_tokens * settings.safety)),
+            output_tokens=min(MAX_MICROS, each * max(1, self.choices)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """An attempt seen through one version of the policy."""
+
+    attempt: Attempt
+    attribution: Attribution
+    version: int
+    model: str  # the name in the price table, or the requested one
+    prices: PriceRows | None
+    price: ModelPrice | None
+    estimate: Usage
+    amounts: Amounts
+    exact: Decimal | None  # micro-dollars, before rounding up
+    budgets: tuple[Budget, ...]
+    observe: bool
+    flags: tuple[str, ...]
+
+
+def plan(
+    attempt: Attempt,
+    attribution: Attribution,
+    runs: tuple[Run, ...],
+    policy: Policy,
+    now: dt.datetime,
+) -> Plan:
+    """Raises SwitchEngaged, Unattributed or UnknownModel, unless everything is only observed."""
+    settings = conf.current()
+    tenant = policy.tenant(attribution.tenant)
+    observe = settings.MODE == "observe" or tenant.observe
+    prices = policy.prices(attempt.provider, attempt.model)
+    flags: list[str] = []
+    _check_switches(attribution, prices.model, policy, now, observe, flags)
+    budgets, missing = apply(
+        policy.limits_for(attribution), attribution, model=prices.model, plan=tenant.plan, now=now
+    )
+    _check_attribution(attribution, missing, observe, flags)
+    estimate = attempt.estimate
+    price = find_price(attempt, prices, estimate, attempt.service_tier, now)
+    if price is None or price.source == "fallback":
+        flags.append("unpriced")
+    if price is None and not observe and _cost_matters(budgets, runs):
+        raise _unknown(attempt)
+    priced = cost(estimate, price) if price else None
+    return Plan(
+        attempt=attempt,
+        attribution=attribution,
+        version=policy.version,
+        model=prices.model,
+        prices=prices,
+        price=price,
+        estimate=estimate,
+        amounts=amounts(estimate, priced),
+        exact=priced.exact if priced else None,
+        budgets=tuple(budgets),
+        observe=observe,
+        flags=tuple(flags),
+    )
+
+
+def blind(attempt: Attempt, attribution: Attribution) -> Plan:
+    """The plan of a call that is admitted although the policy cannot be read."""
+    return Plan(
+        attempt=attempt,
+        attribution=attribution,
+        version=0,
+        model=attempt.model,
+        prices=None,
+        price=None,
+        estimate=attempt.estimate,
+        amounts=amounts(attempt.estimate, None),
+        exact=None,
+        budgets=(),
+        observe=True,
+        flags=("unmetered_admission", "unpriced"),
+    )
+
+
+def amounts(usage: Usage, priced: Cost | None) -> Amounts:
+    micros = None if priced is None else min(MAX_MICROS, priced.micros)
+    return Amounts(cost_micros=micros, tokens=min(MAX_MICROS, usage.total_tokens))
+
+
+def find_price(
+    attempt: Attempt, prices: PriceRows | None, usage: Usage, service_tier: str, at: dt.datetime
+) -> ModelPrice | None:
+    """The price of the call as a whole; the fallback if the settings allow one (case C20)."""
+    tier = "" if service_tier in DEFAULT_TIERS else service_tier
+    found = prices.at(at, usage.input_tokens, tier) if prices else None
+    settings = conf.current()
+    if found is not None or settings.UNKNOWN_MODEL != "fallback" or not settings.FALLBACK_PRICE:
+        return found
+    rates: dict[str, Any] = {n: Decimal(str(r)) for n, r in settings.FALLBACK_PRICE.items()}
+    return ModelPrice(provider=attempt.provider, model=attempt.model, source="fallback", **rates)
+
+
+def _check_switches(
+    attribution: Attribution,
+    model: str,
+    policy: Policy,
+    now: dt.datetime,
+    observe: bool,
+    flags: list[str],
+) -> None:
+    switch = policy.engaged({**attribution.as_dict(), "model": model}, now)
+    inactive = not policy.tenant(attribution.tenant).is_active
+    if switch is None and not inactive:
+        return
+    if observe:
+        flags.append("would_refuse")
+        return
+    if switch is None:
+        raise SwitchEngaged("Model calls of this tenant are stopped: it is not active.")
+    scope = " ".join(name for name, _ in switch.named) or "global"
+    wait = None if switch.ends_at is None else max(1, ceil((switch.ends_at - now).total_seconds()))
+    raise SwitchEngaged(
+        f"Model calls are stopped by a {scope} switch: {switch.reason}",
+        scope=scope,
+        reason=switch.reason,
+        ends_at=switch.ends_at,
+        retry_after_seconds=wait,
+    )
+
+
+def _check_attribution(
+    attribution: Attribution, missing: frozenset[str], observe: bool, flags: list[str]
+) -> None:
+    choice = conf.current().UNATTRIBUTED
+    lacking = [name for name in PEOPLE if name in missing]
+    if choice == "refuse" and not any(getattr(attribution, name) for name in PEOPLE):
+        lacking = lacking or ["tenant"]
+    if not lacking or choice == "charge":
+        return
+    if observe:
+        flags.append("unattributed")
+        return
+    raise Unattributed(
+        f"no budget scope: a limit looks at the {' and '.join(lacking)} of a call, and this call "
+        "names none. Wrap it in allowance.charge_to(...), set TOKEN_ALLOWANCE['ATTRIBUTION'], or "
+        "set UNATTRIBUTED to 'charge'."
+    )
+
+
+def _cost_matters(budgets: list[Budget], runs: tuple[Run, ...]) -> bool:
+    limited = any(b.limit.unit is Unit.COST and b.enforced and not b.limit.observe for b in budgets)
+    return limited or any(run.max_cost_micros is not None for run in runs)
+
+
+def _unknown(attempt: Attempt) -> UnknownModel:
+    return UnknownModel(
+        f"no price for model {attempt.model!r} of provider {attempt.provider!r}, and a cost limit "
+        "applies. Add a price, a model alias, or a fallback price.",
+        provider=attempt.provider,
+        model=attempt.model,
+    )

@@ -1,0 +1,297 @@
+"""What the operators have decided: limits, tenants, prices, switches. Cached under a version.
+
+Triggers raise the version inside the writer's own transaction. A store that can compares it in the
+same atomic step that admits a call, so the very next reserve of every process obeys a change.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any, TypeVar
+
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from token_allowance import conf, pricing
+from token_allowance.limits import EACH, Attribution, Limit, Unit
+from token_allowance.pricing import ModelPrice
+from token_allowance.stores.connections import run
+from token_allowance.windows import Window
+
+T = TypeVar("T")
+VERSION = "SELECT coalesce(sum(number), 0) FROM token_allowance_policyversion"
+LIMIT_COLUMNS = (
+    "id", "tenant", "user", "session", "feature", "model", "plan", "window", "anchor_day",
+    "time_zone", "unit", "amount", "mode", "tracked_since", "expires_at",
+)  # fmt: skip
+PRICE_COLUMNS = (
+    "id", "provider", "model", "input_mtok", "output_mtok", "cache_read_mtok",
+    "cache_write_5m_mtok", "cache_write_1h_mtok", "min_input_tokens", "service_tier",
+    "effective_from", "source",
+)  # fmt: skip
+RATES = tuple(name for name in PRICE_COLUMNS if name.endswith("_mtok"))
+PEOPLE = ("tenant", "user", "session")
+REMEMBERED = 20_000  # entries of one cache; it is emptied when full
+
+
+@dataclass(frozen=True, slots=True)
+class TenantFacts:
+    plan: str = ""
+    time_zone: str = ""
+    observe: bool = False
+    is_active: bool = True
+    tracked_since: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchRule:
+    """An engaged switch; ``named`` are the dimensions it names, none of them for everything."""
+
+    named: tuple[tuple[str, str], ...]
+    reason: str
+    ends_at: dt.datetime | None
+
+    def stops(self, values: dict[str, str], now: dt.datetime) -> bool:
+        running = self.ends_at is None or now < self.ends_at
+        return running and all(values.get(name) == value for name, value in self.named)
+
+
+@dataclass(frozen=True, slots=True)
+class PriceRows:
+    """The prices of one model: its name in the price table, and the rows, an admin's first."""
+
+    model: str
+    own: tuple[ModelPrice, ...] = ()
+    imported: tuple[ModelPrice, ...] = ()
+
+    def at(self, moment: dt.datetime, input_tokens: int, service_tier: str) -> ModelPrice | None:
+        for rows in (self.own, self.imported):
+            price = pricing.choose(
+                rows, at=moment, input_tokens=input_tokens, service_tier=service_tier
+            )
+            if price is not None:
+                return price
+        return None
+
+
+class Policy:
+    """One version of everything decided, loaded in parts when a call first needs them."""
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+        self._caches: dict[str, dict[Hashable, Any]] = {}
+        self.version: int = self._run(_version)  # read first: rows may be newer, never older
+        self.generic = self._run(lambda c: _limits(c, f"{_generic()}", []))
+        self.has_specific: bool = self._run(_has_specific)
+        self.switches = self._run(_switches)
+        self.aliases = self._run(_aliases)
+
+    def limits_for(self, attribution: Attribution) -> list[Limit]:
+        """The limits that may apply, with the tenant's zone and plan taken into account."""
+        people = tuple(getattr(attribution, name) for name in PEOPLE)
+        return self._remember("limits", people, lambda: self._limits(attribution))
+
+    def tenant(self, key: str) -> TenantFacts:
+        if not key:
+            return TenantFacts()
+        return self._remember("tenants", key, lambda: self._run(lambda c: _tenant(c, key)))
+
+    def prices(self, provider: str, model: str) -> PriceRows:
+        """The price rows of a model by its exact name, alias or undated name (case C22)."""
+        return self._remember("prices", (provider, model), lambda: self._prices(provider, model))
+
+    def engaged(self, values: dict[str, str], now: dt.datetime) -> SwitchRule | None:
+        return next((switch for switch in self.switches if switch.stops(values, now)), None)
+
+    def _run(self, operation: Callable[[BaseDatabaseWrapper], T]) -> T:
+        return run(self.alias, operation)
+
+    def _remember(self, cache: str, key: Hashable, make: Callable[[], T]) -> T:
+        entries = self._caches.setdefault(cache, {})
+        if key not in entries:
+            value = make()
+            if len(entries) >= REMEMBERED:
+                entries.clear()
+            entries[key] = value
+        found: T = entries[key] if key in entries else make()
+        return found
+
+    def _limits(self, attribution: Attribution) -> list[Limit]:
+        found = list(self.generic)
+        if self.has_specific:
+            found += self._run(lambda c: _specific(c, attribution))
+        facts = self.tenant(attribution.tenant)
+        default = conf.current().zone_name
+        return [_for_tenant(limit, facts, default) for limit in found]
+
+    def _prices(self, provider: str, model: str) -> PriceRows:
+        provider, model = self.aliases.get(model, (provider, model))
+        names = pricing.name_candidates(model)
+        rows = self._run(lambda c: _price_rows(c, provider, names))
+        for name in names:
+            named = [row for row in rows if row.model == name]
+            if named:
+                own = tuple(row for row in named if row.source == "admin")
+                return PriceRows(name, own, tuple(row for row in named if row.source != "admin"))
+        return PriceRows(model)
+
+
+def _for_tenant(limit: Limit, facts: TenantFacts, default_zone: str) -> Limit:
+    """A tenant's windows follow its zone; a change of plan or zone starts tracking anew."""
+    looks_at_tenant = bool(limit.tenant)
+    own_zone = facts.time_zone if looks_at_tenant else ""
+    follows = bool(limit.plan) or (looks_at_tenant and not limit.time_zone)
+    since = max(limit.tracked_since, facts.tracked_since) if follows else limit.tracked_since
+    zone = limit.time_zone or own_zone or default_zone
+    return replace(limit, time_zone=zone, tracked_since=since)
+
+
+class _Current:
+    """The policy of this process, per database; one thread loads, the others wait for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._key: Hashable = None
+        self._policy: Policy | None = None
+
+    def get(self, *, newer_than: int | None = None) -> Policy:
+        alias = getattr(conf.store(), "alias", DEFAULT_DB_ALIAS)
+        key = (alias, connections.settings[alias]["NAME"], conf.current().zone_name)
+        policy = self._policy
+        if policy is not None and self._key == key and policy.version != newer_than:
+            return policy
+        with self._lock:
+            if self._policy is None or self._key != key or self._policy.version == newer_than:
+                self._policy, self._key = Policy(alias), key
+            return self._policy
+
+    def confirmed(self) -> Policy:
+        """The policy, its version read from the database now."""
+        policy = self.get()
+        version = run(policy.alias, _version)
+        return policy if version == policy.version else self.get(newer_than=policy.version)
+
+
+_current = _Current()
+
+
+def current() -> Policy:
+    """The policy as last loaded; for stores that compare the version themselves."""
+    return _current.get()
+
+
+def reload(stale: Policy) -> Policy:
+    """The policy after ``stale`` was refused; loads once, however many callers ask."""
+    return _current.get(newer_than=stale.version)
+
+
+def confirmed() -> Policy:
+    """The policy as of now, for stores that cannot compare the version and for screens."""
+    return _current.confirmed()
+
+
+def _rows(connection: BaseDatabaseWrapper, sql: str, values: Iterable[Any] = ()) -> list[Any]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, list(values))
+        found: list[Any] = cursor.fetchall()
+        return found
+
+
+def _version(connection: BaseDatabaseWrapper) -> int:
+    return int(_rows(connection, VERSION)[0][0])
+
+
+def _generic() -> str:
+    return " AND ".join(f"\"{name}\" IN ('', '{EACH}')" for name in PEOPLE)
+
+
+def _has_specific(connection: BaseDatabaseWrapper) -> bool:
+    sql = f"SELECT 1 FROM token_allowance_limit WHERE is_active AND NOT ({_generic()}) LIMIT 1"
+    return bool(_rows(connection, sql))
+
+
+def _limits(connection: BaseDatabaseWrapper, where: str, values: list[Any]) -> list[Limit]:
+    columns = ", ".join(f'"{name}"' for name in LIMIT_COLUMNS)
+    sql = f"SELECT {columns} FROM token_allowance_limit WHERE is_active AND {where}"
+    return [
+        _limit(dict(zip(LIMIT_COLUMNS, found, strict=True)))
+        for found in _rows(connection, sql, values)
+    ]
+
+
+def _limit(row: dict[str, Any]) -> Limit:
+    row["observe"] = row.pop("mode") == "observe"
+    row["window"], row["unit"] = Window(row["window"]), Unit(row["unit"])
+    row["expires_at"] = _moment(row["expires_at"])
+    return Limit(**row)
+
+
+def _specific(connection: BaseDatabaseWrapper, attribution: Attribution) -> list[Limit]:
+    """Limits that name this tenant, user or session; and for each of them that the call lacks, one
+    limit that names some value of it, so that the call is seen to be unattributed (case C78)."""
+    conditions, values = [], []
+    for name in PEOPLE:
+        conditions.append(f"\"{name}\" IN ('', '{EACH}', %s)")
+        values.append(getattr(attribution, name))
+    found = _limits(connection, f"NOT ({_generic()}) AND {' AND '.join(conditions)}", values)
+    for place, name in enumerate(PEOPLE):
+        if not getattr(attribution, name):
+            others = conditions[:place] + conditions[place + 1 :]
+            where = f"\"{name}\" NOT IN ('', '{EACH}') AND {' AND '.join(others)} LIMIT 1"
+            found += _limits(connection, where, values[:place] + values[place + 1 :])
+    return found
+
+
+def _tenant(connection: BaseDatabaseWrapper, key: str) -> TenantFacts:
+    sql = (
+        "SELECT plan, time_zone, mode, is_active, tracked_since FROM token_allowance_tenant "
+        "WHERE key = %s"
+    )
+    for plan, time_zone, mode, is_active, since in _rows(connection, sql, [key]):
+        return TenantFacts(plan, time_zone, mode == "observe", bool(is_active), since)
+    return TenantFacts()
+
+
+def _switches(connection: BaseDatabaseWrapper) -> list[SwitchRule]:
+    names = ("tenant", "user", "feature", "model")
+    sql = (
+        'SELECT tenant, "user", feature, model, reason, ends_at FROM token_allowance_switch '
+        "WHERE released_at IS NULL"
+    )
+    return [
+        SwitchRule(
+            tuple((n, v) for n, v in zip(names, row[:4], strict=True) if v), row[4], _moment(row[5])
+        )
+        for row in _rows(connection, sql)
+    ]
+
+
+def _aliases(connection: BaseDatabaseWrapper) -> dict[str, tuple[str, str]]:
+    sql = "SELECT alias, provider, model FROM token_allowance_modelalias"
+    return {alias: (provider, model) for alias, provider, model in _rows(connection, sql)}
+
+
+def _price_rows(
+    connection: BaseDatabaseWrapper, provider: str, names: list[str]
+) -> list[ModelPrice]:
+    columns = ", ".join(PRICE_COLUMNS)
+    marks = ", ".join(["%s"] * len(names))
+    sql = f"SELECT {columns} FROM token_allowance_price WHERE provider = %s AND model IN ({marks})"
+    prices = []
+    for found in _rows(connection, sql, [provider, *names]):
+        row = dict(zip(PRICE_COLUMNS, found, strict=True))
+        for name in RATES:
+            row[name] = None if row[name] is None else Decimal(str(row[name]))
+        row["effective_from"] = _moment(row["effective_from"])
+        prices.append(ModelPrice(**row))
+    return prices
+
+
+def _moment(value: dt.datetime | str | None) -> dt.datetime | None:
+    if isinstance(value, str):
+        value = dt.datetime.fromisoformat(value)
+    return value if value is None or value.tzinfo else value.replace(tzinfo=dt.UTC)

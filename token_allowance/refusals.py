@@ -1,0 +1,83 @@
+"""What a caller is told when a budget has no room."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+
+from token_allowance.exceptions import AllowanceExceeded, TooLarge
+from token_allowance.limits import Attribution, Budget, Unit
+from token_allowance.money import format_usd
+from token_allowance.stores.base import Request, Room
+
+FOR_EVER = dt.datetime.max.replace(tzinfo=dt.UTC)
+
+
+def exceeded(
+    request: Request, rooms: Sequence[Room], attribution: Attribution, trace_id: str
+) -> AllowanceExceeded:
+    """The error for the budgets that refused; of several, the one that blocks longest."""
+    room = max(rooms, key=lambda room: _severity(request, room))
+    budget, need = room.budget, request.need(room.budget)
+    limit = budget.limit
+    reason = _reason(room, need)
+    kind = TooLarge if reason == "too_large" else AllowanceExceeded
+    name = f"{limit.scope} {limit.window.adjective} budget"
+    return kind(
+        f"{name} exceeded: {_figures(room, need, reason)}",
+        code=f"{name} exceeded".replace(" ", "_").replace("-", "_"),
+        reason=reason,
+        scope=limit.scope,
+        window=limit.window.value,
+        unit=limit.unit.value,
+        limit=limit,
+        amount=limit.amount,
+        used=room.used,
+        reserved=room.reserved,
+        available=room.available,
+        needed=need,
+        retry_after_seconds=None if kind is TooLarge else budget.window.seconds_left(request.now),
+        resets_at=budget.window.end,
+        shared=wider_than_caller(budget, attribution),
+        trace_id=trace_id,
+    )
+
+
+def wider_than_caller(budget: Budget, attribution: Attribution) -> bool:
+    """Do others than the caller spend from this budget, so that its amounts are not theirs?"""
+    for name in ("user", "session", "tenant"):
+        if getattr(attribution, name):
+            own = {"user": {"user", "session"}}.get(name, {name})
+            return not own & set(budget.limit.shape)
+    return True
+
+
+def _reason(room: Room, need: int) -> str:
+    amount = room.budget.limit.amount
+    if need > amount > 0:
+        return "too_large"
+    return "held" if amount and room.used + need <= amount else "exhausted"
+
+
+def _severity(request: Request, room: Room) -> tuple[bool, dt.datetime, str]:
+    too_large = _reason(room, request.need(room.budget)) == "too_large"
+    return too_large, room.budget.window.end or FOR_EVER, room.budget.key
+
+
+def _figures(room: Room, need: int, reason: str) -> str:
+    unit, amount = room.budget.limit.unit, room.budget.limit.amount
+    if reason == "too_large":
+        return (
+            f"this call may need {_text(unit, need)}, more than the whole budget of "
+            f"{_text(unit, amount)}. Ask for a shorter answer or a cheaper model."
+        )
+    spent = f"{_text(unit, room.used)} of {_text(unit, amount)} is used"
+    if room.reserved:
+        spent += f" and {_text(unit, room.reserved)} reserved by calls in flight"
+    end = room.budget.window.end
+    again = f" It starts again at {end:%Y-%m-%d %H:%M} UTC." if end else ""
+    return f"{spent}; this call may need {_text(unit, need)}.{again}"
+
+
+def _text(unit: Unit, number: int) -> str:
+    return format_usd(number) if unit is Unit.COST else f"{number:,} {unit}"

@@ -1,0 +1,238 @@
+"""Reserve before a call, finish after it: the one place where policy, price and store meet."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from uuid import UUID
+
+from django.utils import timezone
+
+from token_allowance import conf, entries, policy, settlements
+from token_allowance.attribution import Charge, Run
+from token_allowance.exceptions import CapExceeded, ReservationError, StoreUnavailable
+from token_allowance.limits import NOTHING, Amounts, Attribution
+from token_allowance.money import MAX_MICROS
+from token_allowance.plans import Attempt, Plan, amounts, blind, find_price, plan
+from token_allowance.pricing import cost
+from token_allowance.refusals import exceeded
+from token_allowance.stores.base import Outcome, Request, Room, Row, Settlement, Store, holds
+from token_allowance.usage import Usage
+
+logger = logging.getLogger("token_allowance")
+NO_USAGE = Usage()
+TRIES = 20  # policy reloads within one reserve: an edit storm must not starve it (protocol 5)
+
+
+def new_id() -> UUID:
+    """A UUIDv7: 48 bits of milliseconds, then 74 random bits."""
+    milliseconds = time.time_ns() // 1_000_000
+    random = int.from_bytes(os.urandom(10))
+    high, low = random >> 68, random & ((1 << 62) - 1)
+    return UUID(int=milliseconds << 80 | 7 << 76 | high << 64 | 2 << 62 | low)
+
+
+class Reservation:
+    """One call's hold on its budgets, from dispatch to its end. Finishing it twice does nothing.
+
+    No finishing method raises for a store that is down: the answer is already there, so the
+    settlement is kept and applied with a later call (case C48).
+    """
+
+    def __init__(self, plan: Plan, charge: Charge, now: dt.datetime) -> None:
+        self.id = new_id()
+        self.plan = plan
+        self.charge = charge
+        self.created_at = now
+        self.amounts = plan.amounts
+        self.budgets = plan.budgets
+        self.deferred = False
+        self.repeated = False
+        self._finished = False
+        self._lock = threading.Lock()
+        self.row: Row = entries.begun(self.id, plan, charge.trace_id, now)
+
+    @property
+    def finished(self) -> bool:
+        return self._finished
+
+    def request(self, amounts: Amounts, lease_seconds: float, now: dt.datetime) -> Request:
+        return Request(
+            id=self.id,
+            version=self.plan.version,
+            budgets=self.budgets,
+            amounts=amounts,
+            lease_seconds=lease_seconds,
+            row=self.row,
+            now=now,
+            observe=self.plan.observe,
+        )
+
+    def settle(
+        self,
+        usage: Usage,
+        *,
+        flags: Iterable[str] = (),
+        service_tier: str = "",
+        raw: Mapping[str, object] | None = None,
+        request_id: str = "",
+    ) -> None:
+        """Charge what was used, all of it, even above the reservation."""
+        attempt = self.plan.attempt
+        tier = service_tier or attempt.service_tier
+        price = find_price(attempt, self.plan.prices, usage, tier, self.created_at)
+        priced = cost(usage, price) if price else None
+        noted = set(flags)
+        if usage.cache_read_tokens + usage.cache_write_tokens > usage.input_tokens:
+            noted.add("anomaly")
+        if price is None or price.source == "fallback":
+            noted.add("unpriced")
+        if priced and priced.micros > MAX_MICROS:
+            noted.add("anomaly")
+        actual = amounts(usage, priced)
+        final = entries.ended("settled", noted, usage, price, actual, priced)
+        self._finish(actual, final | {"raw_usage": dict(raw or {}) or None}, request_id)
+
+    def settle_estimate(self, *flags: str, request_id: str = "") -> None:
+        """Charge what was reserved: nothing better is known."""
+        plan = self.plan
+        final = entries.ended("settled", flags, plan.estimate, plan.price, self.amounts, None)
+        extra = self.row["reserved_tokens"] - plan.estimate.total_tokens
+        final["output_tokens"] += max(0, extra)
+        self._finish(self.amounts, final, request_id)
+
+    def release(self, *flags: str) -> None:
+        """Give everything back: nothing was used."""
+        self._finish(NOTHING, entries.ended("released", flags, Usage(), None, NOTHING, None), "")
+
+    def extend(
+        self,
+        usage: Usage = NO_USAGE,
+        *,
+        seconds: float | None = None,
+        deferred_id: str | None = None,
+    ) -> None:
+        """Hold more, or for longer. Raises AllowanceExceeded if a budget has no room for it."""
+        price = self.plan.price
+        priced = cost(usage, price) if price and usage else None
+        more = Amounts(priced.micros if priced else 0, usage.total_tokens, calls=0)
+        lease = conf.current().RESERVATION_SECONDS if seconds is None else seconds
+        now = timezone.now()
+        request = self.request(more, lease, now)
+        decision = conf.store().extend(request, deferred_id=deferred_id)
+        if decision.outcome is Outcome.REFUSED:
+            raise exceeded(request, decision.rooms, self.plan.attribution, self.charge.trace_id)
+        if decision.outcome is Outcome.GONE:
+            raise ReservationError("The reservation is final; it cannot be extended.")
+        held = self.amounts
+        micros = None if held.cost_micros is None else held.cost_micros + (more.cost_micros or 0)
+        self.amounts = Amounts(micros, held.tokens + more.tokens)
+        self.row["reserved_micros"], self.row["reserved_tokens"] = micros, self.amounts.tokens
+        self.row["holds"] = holds(self.request(self.amounts, lease, now))
+        self.deferred = self.deferred or deferred_id is not None
+
+    def _finish(self, actual: Amounts, final: Row, request_id: str) -> None:
+        with self._lock:
+            if self._finished:
+                return
+            self._finished = True
+        self._return_to_runs(actual)
+        row = self.row | final | {"provider_request_id": request_id[:200]}
+        row["flags"] = sorted({*self.row["flags"], *final["flags"]})
+        settlements.apply(Settlement(id=self.id, actual=actual, row=row))
+
+    def _return_to_runs(self, actual: Amounts) -> None:
+        for run in self.charge.runs:
+            run.give_back(
+                1 - actual.calls, (self.amounts.cost_micros or 0) - (actual.cost_micros or 0)
+            )
+
+
+def reserve(attempt: Attempt, attribution: Attribution, charge: Charge) -> Reservation:
+    """Hold what the attempt may need in every budget that applies, or raise an AllowanceError.
+
+    After it returns, the caller dispatches and finishes the reservation whatever happens.
+    """
+    now = timezone.now()
+    try:
+        return _reserve(attempt, attribution, charge, now)
+    except StoreUnavailable:
+        if not _admits_without_store():
+            raise
+        logger.warning("token_allowance: the store is down; a call is admitted unmetered")
+        return Reservation(blind(attempt, attribution), charge, now)
+
+
+def _reserve(
+    attempt: Attempt, attribution: Attribution, charge: Charge, now: dt.datetime
+) -> Reservation:
+    store: Store = conf.store()
+    decided = policy.current() if store.checks_version else policy.confirmed()
+    expired_before = False
+    for _ in range(TRIES):
+        reservation = Reservation(
+            plan(attempt, attribution, charge.runs, decided, now), charge, now
+        )
+        request = reservation.request(reservation.amounts, conf.current().RESERVATION_SECONDS, now)
+        _take_from_runs(reservation)
+        try:
+            decision = store.reserve(request)
+        except BaseException:
+            _give_back_to_runs(charge.runs, reservation.amounts)
+            raise
+        if decision.outcome in (Outcome.ADMITTED, Outcome.REPEAT):
+            reservation.repeated = decision.outcome is Outcome.REPEAT
+            settlements.apply_waiting()
+            return reservation
+        _give_back_to_runs(charge.runs, reservation.amounts)
+        if decision.outcome is Outcome.STALE:
+            decided = policy.reload(decided)
+        elif not expired_before and _expire_due(store, decision.rooms, now):
+            expired_before = True
+        else:
+            raise exceeded(request, decision.rooms, attribution, charge.trace_id)
+    raise StoreUnavailable("The limits are being changed faster than a call can be checked.")
+
+
+def expire(now: dt.datetime) -> int:
+    """End the reservations whose lease has run out; how many there were."""
+    ended: int = conf.store().expire(now, charge=conf.current().ON_EXPIRE == "charge")
+    return ended
+
+
+def _expire_due(store: Store, rooms: Iterable[Room], now: dt.datetime) -> bool:
+    """Before a refusal, end leases that have run out: the dead must not block (case C46)."""
+    return any(room.reserved for room in rooms) and expire(now) > 0
+
+
+def _admits_without_store() -> bool:
+    settings = conf.current()
+    if settings.ON_STORE_ERROR is None:
+        return settings.MODE == "observe"
+    return settings.ON_STORE_ERROR == "admit"
+
+
+def _take_from_runs(reservation: Reservation) -> None:
+    taken: list[Run] = []
+    micros = reservation.amounts.cost_micros or 0
+    for run in reservation.charge.runs:
+        try:
+            run.take(micros)
+        except CapExceeded as error:
+            if reservation.plan.observe:
+                run.give_back(-1, -micros)
+                reservation.row["flags"] = sorted({*reservation.row["flags"], "would_refuse"})
+            else:
+                _give_back_to_runs(taken, reservation.amounts)
+                error.trace_id = reservation.charge.trace_id
+                raise
+        taken.append(run)
+
+
+def _give_back_to_runs(runs: Iterable[Run], held: Amounts) -> None:
+    for run in runs:
+        run.give_back(1, held.cost_micros or 0)

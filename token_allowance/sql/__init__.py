@@ -1,0 +1,1 @@
+"""SQL of the stores, one file per database."""

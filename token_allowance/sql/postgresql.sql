@@ -1,0 +1,318 @@
+-- Stored functions and triggers for PostgreSQL. Every function carries its version in its name, so
+-- that old and new code can run side by side during a deploy. Installed again after each migrate.
+
+CREATE OR REPLACE FUNCTION token_allowance_now_v1() RETURNS bigint LANGUAGE sql VOLATILE AS $fn$
+    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+$fn$;
+
+-- Policy version: one number per kind, raised inside the writer's own transaction, whoever writes.
+-- Numbers follow the clock, so a version seen before a flush can never come back after it.
+CREATE OR REPLACE FUNCTION token_allowance_policy_changed_v1() RETURNS trigger LANGUAGE plpgsql AS $fn$
+BEGIN
+    INSERT INTO token_allowance_policyversion AS p (kind, number)
+    VALUES (TG_ARGV[0], token_allowance_now_v1())
+    ON CONFLICT (kind) DO UPDATE SET number = greatest(p.number + 1, excluded.number);
+    RETURN NULL;
+END $fn$;
+
+-- From when on a limit has counted without a gap (protocol 3): anything that changes what it counts
+-- starts anew; its amount and its mode do not.
+CREATE OR REPLACE FUNCTION token_allowance_limit_tracked_v1() RETURNS trigger LANGUAGE plpgsql AS $fn$
+BEGIN
+    IF TG_OP = 'INSERT' OR (NEW.is_active AND NOT OLD.is_active)
+        OR OLD.expires_at IS DISTINCT FROM NEW.expires_at AND OLD.expires_at IS NOT NULL
+        OR (OLD.tenant, OLD."user", OLD.session, OLD.feature, OLD.model, OLD.plan, OLD."window",
+            OLD.anchor_day, OLD.time_zone, OLD.unit)
+        IS DISTINCT FROM
+           (NEW.tenant, NEW."user", NEW.session, NEW.feature, NEW.model, NEW.plan, NEW."window",
+            NEW.anchor_day, NEW.time_zone, NEW.unit)
+    THEN
+        NEW.tracked_since := token_allowance_now_v1();
+    END IF;
+    RETURN NEW;
+END $fn$;
+
+CREATE OR REPLACE FUNCTION token_allowance_tenant_tracked_v1() RETURNS trigger LANGUAGE plpgsql AS $fn$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        UPDATE token_allowance_limit SET tracked_since = token_allowance_now_v1()
+        WHERE tenant IN ('*', OLD.key);
+        RETURN OLD;
+    END IF;
+    IF TG_OP = 'INSERT'
+        OR (OLD.key, OLD.plan, OLD.time_zone) IS DISTINCT FROM (NEW.key, NEW.plan, NEW.time_zone)
+    THEN
+        NEW.tracked_since := token_allowance_now_v1();
+    END IF;
+    RETURN NEW;
+END $fn$;
+
+DO $do$
+DECLARE
+    watched record;
+BEGIN
+    FOR watched IN SELECT * FROM (VALUES
+        ('token_allowance_limit', 'limits'),
+        ('token_allowance_tenant', 'tenants'),
+        ('token_allowance_price', 'prices'),
+        ('token_allowance_modelalias', 'prices'),
+        ('token_allowance_switch', 'switches')) AS t(table_name, kind)
+    LOOP
+        EXECUTE format('DROP TRIGGER IF EXISTS token_allowance_version ON %I', watched.table_name);
+        EXECUTE format(
+            'CREATE TRIGGER token_allowance_version AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON %I '
+            'FOR EACH STATEMENT EXECUTE FUNCTION token_allowance_policy_changed_v1(%L)',
+            watched.table_name, watched.kind);
+    END LOOP;
+    DROP TRIGGER IF EXISTS token_allowance_tracked ON token_allowance_limit;
+    CREATE TRIGGER token_allowance_tracked BEFORE INSERT OR UPDATE ON token_allowance_limit
+        FOR EACH ROW EXECUTE FUNCTION token_allowance_limit_tracked_v1();
+    DROP TRIGGER IF EXISTS token_allowance_tracked ON token_allowance_tenant;
+    CREATE TRIGGER token_allowance_tracked BEFORE INSERT OR UPDATE OR DELETE ON token_allowance_tenant
+        FOR EACH ROW EXECUTE FUNCTION token_allowance_tenant_tracked_v1();
+END $do$;
+
+-- Reserve: take the needs from every counter, or from none.
+--
+-- p_keys     {'8|tenant=acme|cost|day/1/UTC|20261130T000000Z', '9|global|…'}, in lock order
+-- p_needs    {80000, 80000}          p_limits {500000, NULL}: NULL is counted, never refused
+-- p_hard     {true, true}            false only notes that the limit would have refused
+-- p_since    a counter counted since an earlier moment than this must be seeded from the ledger
+-- p_fresh    a missing counter is zero, for its window began while we were counting
+-- p_row      the ledger row; expires_at is set here, by the database's clock
+-- status     admitted, refused, stale (reload the policy), seed (seed the counters in marks), repeat
+-- marks      1-based places: refused by, to be seeded, or noted by a soft limit
+CREATE OR REPLACE FUNCTION token_allowance_reserve_v1(
+    p_version bigint, p_keys text[], p_needs bigint[], p_limits bigint[], p_hard boolean[],
+    p_since bigint[], p_fresh boolean[], p_lease_ms bigint, p_row jsonb,
+    OUT status text, OUT marks int[], OUT used bigint[], OUT reserved bigint[])
+LANGUAGE plpgsql VOLATILE AS $fn$
+#variable_conflict use_column
+DECLARE
+    n int := cardinality(p_keys);
+    look record; u bigint; h bigint; s bigint; missing boolean := false; seeds int[] := '{}';
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'token_allowance needs READ COMMITTED' USING ERRCODE = '25001';
+    END IF;
+    PERFORM set_config('lock_timeout', '2000', true);
+    PERFORM pg_advisory_xact_lock_shared(8313, 1);  -- seeding takes it alone (protocol B)
+    marks := '{}'; used := array_fill(0::bigint, ARRAY[n]); reserved := array_fill(0::bigint, ARRAY[n]);
+
+    -- An unlocked look: a refusal costs no lock and no write, and missing counters come to light.
+    FOR look IN
+        SELECT w.i::int AS i, c.key, c.used AS u, c.reserved AS h, c.since AS s
+        FROM unnest(p_keys) WITH ORDINALITY AS w(key, i)
+        LEFT JOIN token_allowance_counter c ON c.key = w.key
+    LOOP
+        IF look.key IS NULL AND p_fresh[look.i] THEN
+            missing := true;
+        ELSIF look.key IS NULL OR look.s < p_since[look.i] THEN
+            seeds := seeds || look.i;
+        END IF;
+        used[look.i] := coalesce(look.u, 0);
+        reserved[look.i] := coalesce(look.h, 0);
+        IF p_hard[look.i] AND p_needs[look.i] > 0
+            AND used[look.i] + reserved[look.i] + p_needs[look.i] > p_limits[look.i] THEN
+            marks := marks || look.i;
+        END IF;
+    END LOOP;
+    IF cardinality(seeds) > 0 OR cardinality(marks) > 0 THEN
+        IF (SELECT coalesce(sum(number), 0) FROM token_allowance_policyversion) <> p_version THEN
+            status := 'stale';
+        ELSIF cardinality(seeds) > 0 THEN
+            status := 'seed'; marks := seeds;
+        ELSIF EXISTS (SELECT FROM token_allowance_reservation r WHERE r.id = (p_row ->> 'id')::uuid) THEN
+            status := 'repeat';
+        ELSE
+            status := 'refused';
+        END IF;
+        RETURN;
+    END IF;
+    IF missing THEN  -- before any row lock, in lock order
+        INSERT INTO token_allowance_counter (key, used, reserved, since)
+        SELECT w.key, 0, 0, w.since FROM unnest(p_keys, p_since) AS w(key, since)
+        ON CONFLICT DO NOTHING;
+    END IF;
+
+    BEGIN
+        FOR i IN 1 .. n LOOP
+            UPDATE token_allowance_counter c SET reserved = c.reserved + p_needs[i]
+            WHERE c.key = p_keys[i]
+            RETURNING c.used, c.reserved - p_needs[i], c.since INTO u, h, s;
+            IF NOT FOUND OR s < p_since[i] THEN
+                status := 'seed'; marks := ARRAY[i];
+                RAISE EXCEPTION USING ERRCODE = 'TA001';
+            END IF;
+            used[i] := u; reserved[i] := h;
+            IF p_needs[i] > 0 AND u + h + p_needs[i] > p_limits[i] THEN
+                marks := marks || i;
+                IF p_hard[i] THEN
+                    status := 'refused'; marks := ARRAY[i];
+                    RAISE EXCEPTION USING ERRCODE = 'TA001';
+                END IF;
+            END IF;
+        END LOOP;
+        IF (SELECT coalesce(sum(number), 0) FROM token_allowance_policyversion) <> p_version THEN
+            status := 'stale';
+            RAISE EXCEPTION USING ERRCODE = 'TA001';
+        END IF;
+        IF cardinality(marks) > 0 THEN
+            p_row := jsonb_set(p_row, '{flags}', (p_row -> 'flags') || '["would_refuse"]');
+        END IF;
+        INSERT INTO token_allowance_reservation
+        SELECT * FROM jsonb_populate_record(NULL::token_allowance_reservation, jsonb_set(p_row,
+            '{expires_at}', to_jsonb(clock_timestamp() + p_lease_ms * interval '1 ms')))
+        ON CONFLICT DO NOTHING;
+        IF NOT FOUND THEN
+            status := 'repeat';
+            RAISE EXCEPTION USING ERRCODE = 'TA001';
+        END IF;
+        status := 'admitted';
+    EXCEPTION WHEN SQLSTATE 'TA001' THEN  -- the block's updates are undone
+        NULL;
+    END;
+END $fn$;
+
+-- Settle or release: replace what reservation p_row.id holds by what was used.
+--
+-- p_actual {cost_micros, tokens, calls}; p_row is the whole ledger row, so that a reservation the
+-- database never saw is charged all the same, once (protocol 11).
+-- status: settled, released, late (it had expired, or was unknown), repeat, conflict
+CREATE OR REPLACE FUNCTION token_allowance_settle_v1(p_actual bigint[], p_row jsonb, OUT status text)
+LANGUAGE plpgsql VOLATILE AS $fn$
+#variable_conflict use_column
+DECLARE
+    r token_allowance_reservation; hold record; held boolean := true; charged boolean := false;
+BEGIN
+    PERFORM set_config('lock_timeout', '2000', true);
+    SELECT * INTO r FROM token_allowance_reservation t WHERE t.id = (p_row ->> 'id')::uuid FOR UPDATE;
+    IF NOT FOUND THEN
+        PERFORM pg_advisory_xact_lock_shared(8313, 1);
+        INSERT INTO token_allowance_reservation
+        SELECT * FROM jsonb_populate_record(NULL::token_allowance_reservation, p_row)
+        ON CONFLICT DO NOTHING;
+        IF NOT FOUND THEN
+            status := 'conflict'; RETURN;
+        END IF;
+        r := jsonb_populate_record(NULL::token_allowance_reservation, p_row);
+        held := false; status := 'late';
+    ELSIF r.state IN ('settled', 'released') OR r.state = p_row ->> 'state'
+            OR (r.state = 'expired' AND p_row ->> 'state' = 'released') THEN
+        IF p_row ->> 'state' = 'released'
+            OR (r.state = 'settled' AND r.input_tokens = (p_row ->> 'input_tokens')::bigint
+                AND r.output_tokens = (p_row ->> 'output_tokens')::bigint
+                AND r.cost_micros IS NOT DISTINCT FROM (p_row ->> 'cost_micros')::bigint) THEN
+            status := 'repeat';
+        ELSE
+            status := 'conflict';
+            UPDATE token_allowance_reservation t SET flags = t.flags || '["conflict"]'
+            WHERE t.id = r.id AND NOT t.flags ? 'conflict';
+        END IF;
+        RETURN;
+    ELSIF r.state = 'expired' THEN
+        held := false; charged := r.settled_at IS NOT NULL; status := 'late';
+    ELSE
+        status := p_row ->> 'state';
+    END IF;
+    FOR hold IN
+        SELECT h ->> 0 AS key, (h ->> 2)::bigint AS amount,
+            CASE h ->> 1 WHEN 'cost' THEN p_actual[1] WHEN 'tokens' THEN p_actual[2] ELSE p_actual[3] END AS actual
+        FROM jsonb_array_elements(r.holds) AS h ORDER BY (h ->> 0) COLLATE "C"
+    LOOP
+        UPDATE token_allowance_counter c SET
+            used = c.used + hold.actual - CASE WHEN charged THEN hold.amount ELSE 0 END,
+            reserved = c.reserved - CASE WHEN held THEN hold.amount ELSE 0 END
+        WHERE c.key = hold.key;
+    END LOOP;
+    UPDATE token_allowance_reservation t SET
+        state = p_row ->> 'state',
+        flags = (SELECT coalesce(jsonb_agg(DISTINCT f), '[]') FROM jsonb_array_elements(
+            r.flags || (p_row -> 'flags') || CASE status WHEN 'late' THEN '["late"]' ELSE '[]' END::jsonb) AS f),
+        cost_micros = x.cost_micros, cost_exact = x.cost_exact,
+        input_tokens = x.input_tokens, output_tokens = x.output_tokens,
+        cache_read_tokens = x.cache_read_tokens, cache_write_tokens = x.cache_write_tokens,
+        reasoning_tokens = x.reasoning_tokens, usage = x.usage, raw_usage = x.raw_usage,
+        price = x.price, provider_request_id = x.provider_request_id, settled_at = x.settled_at
+    FROM jsonb_populate_record(NULL::token_allowance_reservation, p_row) AS x
+    WHERE t.id = r.id;
+END $fn$;
+
+-- Extend: a longer lease and, where p_keys is not empty, more held in each counter, all or nothing.
+-- status: extended, refused (marks say by which), gone (the reservation is final)
+CREATE OR REPLACE FUNCTION token_allowance_extend_v1(
+    p_id uuid, p_keys text[], p_needs bigint[], p_limits bigint[], p_hard boolean[], p_lease_ms bigint,
+    p_micros bigint, p_tokens bigint, p_deferred text,
+    OUT status text, OUT marks int[], OUT used bigint[], OUT reserved bigint[])
+LANGUAGE plpgsql VOLATILE AS $fn$
+#variable_conflict use_column
+DECLARE
+    n int := cardinality(p_keys); u bigint; h bigint; r token_allowance_reservation;
+BEGIN
+    PERFORM set_config('lock_timeout', '2000', true);
+    marks := '{}'; used := array_fill(0::bigint, ARRAY[n]); reserved := array_fill(0::bigint, ARRAY[n]);
+    SELECT * INTO r FROM token_allowance_reservation t WHERE t.id = p_id AND t.state = 'reserved' FOR UPDATE;
+    IF NOT FOUND THEN
+        status := 'gone'; RETURN;
+    END IF;
+    BEGIN
+        FOR i IN 1 .. n LOOP
+            UPDATE token_allowance_counter c SET reserved = c.reserved + p_needs[i]
+            WHERE c.key = p_keys[i] RETURNING c.used, c.reserved - p_needs[i] INTO u, h;
+            CONTINUE WHEN NOT FOUND;
+            used[i] := u; reserved[i] := h;
+            IF p_hard[i] AND p_needs[i] > 0 AND u + h + p_needs[i] > p_limits[i] THEN
+                status := 'refused'; marks := ARRAY[i];
+                RAISE EXCEPTION USING ERRCODE = 'TA001';
+            END IF;
+        END LOOP;
+        UPDATE token_allowance_reservation t SET
+            expires_at = greatest(t.expires_at, clock_timestamp() + p_lease_ms * interval '1 ms'),
+            deferred_id = coalesce(p_deferred, t.deferred_id),
+            reserved_micros = t.reserved_micros + p_micros, reserved_tokens = t.reserved_tokens + p_tokens,
+            holds = (SELECT coalesce(jsonb_agg(jsonb_build_array(h.e -> 0, h.e -> 1,
+                    (h.e ->> 2)::bigint + coalesce(w.need, 0)) ORDER BY h.i), '[]')
+                FROM jsonb_array_elements(t.holds) WITH ORDINALITY AS h(e, i)
+                LEFT JOIN unnest(p_keys, p_needs) AS w(key, need) ON w.key = h.e ->> 0)
+        WHERE t.id = p_id;
+        status := 'extended';
+    EXCEPTION WHEN SQLSTATE 'TA001' THEN
+        NULL;
+    END;
+END $fn$;
+
+-- Expire: give back what reservations hold whose lease has run out; with p_charge charge it.
+CREATE OR REPLACE FUNCTION token_allowance_expire_v1(p_most int, p_charge boolean, p_now timestamptz, OUT expired int)
+LANGUAGE plpgsql VOLATILE AS $fn$
+#variable_conflict use_column
+DECLARE
+    ids uuid[]; hold record;
+BEGIN
+    PERFORM set_config('lock_timeout', '2000', true);
+    SELECT array_agg(due.id) INTO ids FROM (
+        SELECT r.id FROM token_allowance_reservation r
+        WHERE r.state = 'reserved' AND r.expires_at < clock_timestamp()
+        ORDER BY r.expires_at LIMIT p_most FOR UPDATE SKIP LOCKED) AS due;
+    expired := coalesce(cardinality(ids), 0);
+    IF expired = 0 THEN
+        RETURN;
+    END IF;
+    FOR hold IN
+        SELECT h ->> 0 AS key, sum((h ->> 2)::bigint)::bigint AS amount
+        FROM token_allowance_reservation r, jsonb_array_elements(r.holds) AS h
+        WHERE r.id = ANY (ids) GROUP BY h ->> 0 ORDER BY (h ->> 0) COLLATE "C"
+    LOOP
+        UPDATE token_allowance_counter c SET
+            reserved = c.reserved - hold.amount,
+            used = c.used + CASE WHEN p_charge THEN hold.amount ELSE 0 END
+        WHERE c.key = hold.key;
+    END LOOP;
+    UPDATE token_allowance_reservation r SET
+        state = 'expired',
+        flags = r.flags || CASE WHEN p_charge THEN '["estimated"]'::jsonb ELSE '[]'::jsonb END,
+        cost_micros = CASE WHEN p_charge THEN r.reserved_micros END,
+        cost_exact = CASE WHEN p_charge THEN r.reserved_micros END,
+        input_tokens = CASE WHEN p_charge THEN r.reserved_tokens ELSE 0 END,
+        settled_at = CASE WHEN p_charge THEN p_now END
+    WHERE r.id = ANY (ids);
+END $fn$;

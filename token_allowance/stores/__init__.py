@@ -1,0 +1,1 @@
+"""Where budgets are counted: one contract (``base``), several stores."""

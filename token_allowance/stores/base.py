@@ -1,0 +1,186 @@
+"""What every store does, as values and one abstract class."""
+
+from __future__ import annotations
+
+import datetime as dt
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from token_allowance.limits import Amounts, Budget, Unit, microseconds
+
+Row = dict[str, Any]  # a ledger row by column name, values as JSON has them
+
+
+class Outcome(StrEnum):
+    ADMITTED = "admitted"
+    REFUSED = "refused"  # no counter moved
+    STALE = "stale"  # the policy has changed: load it and ask again
+    REPEAT = "repeat"  # the same id was admitted before
+    SETTLED = "settled"
+    RELEASED = "released"
+    LATE = "late"  # charged after its lease had ended, or unseen before
+    CONFLICT = "conflict"  # another answer for a final reservation: recorded, changes nothing
+    EXTENDED = "extended"
+    GONE = "gone"  # the reservation is final or unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A budget's figures at one moment, in its own unit."""
+
+    budget: Budget
+    used: int
+    reserved: int
+
+    @property
+    def available(self) -> int:
+        return max(0, self.budget.limit.amount - self.used - self.reserved)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One reservation asked for: ``amounts`` from each of ``budgets`` in lock order, or nothing."""
+
+    id: UUID
+    version: int
+    budgets: Sequence[Budget]
+    amounts: Amounts
+    lease_seconds: float
+    row: Row  # the ledger row in state reserved; the store sets expires_at by its own clock
+    now: dt.datetime
+    observe: bool = False  # nothing refuses; what would have is flagged ``would_refuse``
+
+    def need(self, budget: Budget) -> int:
+        return self.amounts.of(budget.limit.unit)
+
+    def hard(self, budget: Budget) -> bool:
+        return budget.enforced and not self.observe and not budget.limit.observe
+
+    def cap(self, budget: Budget) -> int | None:
+        return budget.limit.amount if budget.enforced else None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The answer to a Request. ``rooms`` are the budgets that refused it, as they were seen."""
+
+    outcome: Outcome
+    rooms: tuple[Room, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """How an attempt ended. ``row`` is the whole final ledger row, so that a store which never saw
+    the reservation can still charge it, once (protocol 11)."""
+
+    id: UUID
+    actual: Amounts
+    row: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A counter that did not equal its ledger rows, and what it was set to."""
+
+    key: str
+    used: tuple[int, int]
+    reserved: tuple[int, int]
+
+
+class Store(ABC):
+    """Counts budgets. Every method is atomic, may be called from any thread, and raises
+    StoreUnavailable when the store cannot be asked. No method keeps anything open between calls.
+    """
+
+    #: Does reserve compare the policy version itself? If not, the caller reads it before each call.
+    checks_version = False
+    #: Can a caller wait for room that calls in flight hold?
+    can_wait = False
+    #: Do several processes share the counters?
+    shared = True
+
+    @abstractmethod
+    def reserve(self, request: Request) -> Decision:
+        """Take the needs from every budget and write the ledger row, or change nothing.
+
+        After ADMITTED or REPEAT the caller must settle or release; after STALE it loads the policy
+        and asks again; after REFUSED it must not dispatch.
+        """
+
+    @abstractmethod
+    def settle(self, settlement: Settlement) -> Outcome:
+        """Replace the hold by what was used, even if that is more. Repeating changes nothing."""
+
+    def release(self, settlement: Settlement) -> Outcome:
+        """Give the hold back: a settlement whose row says ``released`` and that used nothing."""
+        return self.settle(settlement)
+
+    @abstractmethod
+    def extend(self, request: Request, *, deferred_id: str | None = None) -> Decision:
+        """Lengthen the lease of ``request.id`` and add ``request.amounts`` to what it holds."""
+
+    @abstractmethod
+    def expire(self, now: dt.datetime, *, charge: bool, most: int = 500) -> int:
+        """End reservations whose lease has run out by the store's clock; how many there were."""
+
+    @abstractmethod
+    def usage(self, budgets: Sequence[Budget]) -> list[Room]:
+        """The figures of these budgets, without creating anything."""
+
+    @abstractmethod
+    def find(self, *, deferred_id: str) -> Row | None:
+        """The ledger row that was deferred under this id."""
+
+    @abstractmethod
+    def rebuild(self, now: dt.datetime) -> list[Drift]:
+        """Set every counter of an open window to the sum of its ledger rows; what had drifted."""
+
+    def check(self) -> list[str]:
+        """Sentences on what is wrong with this store's configuration."""
+        return []
+
+
+SETTLING_IN_MICROS = 3_600_000_000
+
+
+def fresh(budget: Budget) -> bool:
+    """True if a missing counter is zero: its window began well after tracking did.
+
+    The hour covers transactions that take long to commit and clocks that differ; within it the
+    counter is seeded from the ledger instead, which costs one query and is never wrong.
+    """
+    start = budget.window.start
+    return start is not None and microseconds(start) >= budget.since + SETTLING_IN_MICROS
+
+
+def holds(request: Request) -> list[list[Any]]:
+    """``[key, unit, amount]`` for each budget: what the ledger row remembers of the counters."""
+    return [[b.key, b.limit.unit.value, request.need(b)] for b in request.budgets]
+
+
+def charged(row: Mapping[str, Any], unit: Unit) -> int:
+    """What a final ledger row adds to ``used`` of a budget in this unit."""
+    if row["settled_at"] is None or row["state"] not in ("settled", "expired"):
+        return 0
+    if unit is Unit.COST:
+        return int(row["cost_micros"] or 0)
+    return int(row["input_tokens"] + row["output_tokens"]) if unit is Unit.TOKENS else 1
+
+
+def held(row: Mapping[str, Any], unit: Unit) -> int:
+    """What an open ledger row adds to ``reserved`` of a budget in this unit."""
+    if unit is Unit.COST:
+        return int(row["reserved_micros"] or 0)
+    return int(row["reserved_tokens"]) if unit is Unit.TOKENS else 1
+
+
+def in_scope(row: Mapping[str, Any], budget: Budget) -> bool:
+    """Does this ledger row belong to the budget: its values and its window?"""
+    moment = row["created_at"]
+    if isinstance(moment, str):
+        moment = dt.datetime.fromisoformat(moment)
+    return budget.window.contains(moment) and all(row[name] == v for name, v in budget.values)

@@ -1,0 +1,92 @@
+"""Budgets as rows in the host's own database: PostgreSQL or SQLite. The default store."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar, cast
+
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from token_allowance.exceptions import StoreUnavailable
+from token_allowance.limits import Budget
+from token_allowance.stores import base, ledger, postgresql, sqlite
+from token_allowance.stores.base import Decision, Drift, Outcome, Request, Room, Row, Settlement
+from token_allowance.stores.connections import run
+
+T = TypeVar("T")
+SEED_TRIES = 5
+
+
+class Dialect(Protocol):
+    """The atomic steps in one database's own language."""
+
+    def reserve(self, connection: BaseDatabaseWrapper, request: Request) -> Decision | list[Budget]:
+        """The decision, or the budgets to seed from the ledger before asking again."""
+
+    def settle(self, connection: BaseDatabaseWrapper, settlement: Settlement) -> Outcome: ...
+
+    def extend(
+        self, connection: BaseDatabaseWrapper, request: Request, deferred_id: str | None
+    ) -> Decision: ...
+
+    def expire(
+        self, connection: BaseDatabaseWrapper, now: dt.datetime, charge: bool, most: int
+    ) -> int: ...
+
+    def seed(self, connection: BaseDatabaseWrapper, budget: Budget) -> Drift: ...
+
+
+DIALECTS = {"postgresql": cast(Dialect, postgresql), "sqlite": cast(Dialect, sqlite)}
+
+
+class DatabaseStore(base.Store):
+    """Counters are rows, locked in one fixed order and the hottest last."""
+
+    checks_version = True
+
+    def __init__(self, alias: str = DEFAULT_DB_ALIAS) -> None:
+        self.alias = alias
+
+    @property
+    def dialect(self) -> Dialect:
+        vendor = connections[self.alias].vendor
+        if vendor not in DIALECTS:
+            raise StoreUnavailable(f"DatabaseStore needs PostgreSQL or SQLite, not {vendor}.")
+        return DIALECTS[vendor]
+
+    def run(self, operation: Callable[[BaseDatabaseWrapper], T]) -> T:
+        return run(self.alias, operation)
+
+    def reserve(self, request: Request) -> Decision:
+        for _ in range(SEED_TRIES):
+            answer = self.run(lambda connection: self.dialect.reserve(connection, request))
+            if isinstance(answer, Decision):
+                return answer
+            for budget in answer:
+                self._seed(budget)
+        raise StoreUnavailable("The counters of this call could not be seeded from the ledger.")
+
+    def settle(self, settlement: Settlement) -> Outcome:
+        return self.run(lambda connection: self.dialect.settle(connection, settlement))
+
+    def extend(self, request: Request, *, deferred_id: str | None = None) -> Decision:
+        return self.run(lambda connection: self.dialect.extend(connection, request, deferred_id))
+
+    def expire(self, now: dt.datetime, *, charge: bool, most: int = 500) -> int:
+        return self.run(lambda connection: self.dialect.expire(connection, now, charge, most))
+
+    def usage(self, budgets: Sequence[Budget]) -> list[Room]:
+        return self.run(lambda connection: ledger.figures(connection, budgets))
+
+    def find(self, *, deferred_id: str) -> Row | None:
+        return self.run(lambda connection: ledger.find(connection, deferred_id))
+
+    def rebuild(self, now: dt.datetime) -> list[Drift]:
+        budgets = self.run(lambda connection: ledger.open_budgets(connection, now))
+        drifts = [self._seed(budget) for budget in budgets]
+        return [d for d in drifts if d.used[0] != d.used[1] or d.reserved[0] != d.reserved[1]]
+
+    def _seed(self, budget: Budget) -> Drift:
+        return self.run(lambda connection: self.dialect.seed(connection, budget))

@@ -1,0 +1,169 @@
+"""What the ledger says about a budget, in SQL that PostgreSQL and SQLite share.
+
+Not on the hot path: used to seed a counter, to rebuild one, and to show figures.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from token_allowance.limits import Budget, Unit, budget_of
+from token_allowance.stores import base
+from token_allowance.stores.base import Drift, Room, Row
+
+TABLE = "token_allowance_reservation"
+CHARGED = {
+    Unit.COST: "coalesce(sum(cost_micros), 0)",
+    Unit.TOKENS: "coalesce(sum(input_tokens + output_tokens), 0)",
+    Unit.CALLS: "count(*)",
+}
+HELD = {
+    Unit.COST: "coalesce(sum(reserved_micros), 0)",
+    Unit.TOKENS: "coalesce(sum(reserved_tokens), 0)",
+    Unit.CALLS: "count(*)",
+}
+FINAL = "state IN ('settled', 'expired') AND settled_at IS NOT NULL"
+MOMENTS = ("created_at", "settled_at", "expires_at")
+DOCUMENTS = ("flags", "usage", "raw_usage", "price", "holds")
+
+
+class OwnTransaction:
+    """A transaction on a connection that Django's alias list does not know."""
+
+    def __init__(self, connection: BaseDatabaseWrapper, begin: str) -> None:
+        self.connection = connection
+        self.begin = begin
+
+    def __enter__(self) -> None:
+        self._execute(self.begin)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        if self.connection.connection is None:
+            return
+        self._execute("COMMIT" if kind is None else "ROLLBACK")
+
+    def _execute(self, sql: str) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.execute(sql)
+
+
+def scope(connection: BaseDatabaseWrapper, budget: Budget) -> tuple[str, list[Any]]:
+    """The condition that selects a budget's ledger rows, with its values."""
+    parts: list[str] = ["1 = 1"]
+    values: list[Any] = []
+    for name, value in budget.values:
+        parts.append(f'"{name}" = %s')
+        values.append(value)
+    for operator, moment in ((">=", budget.window.start), ("<", budget.window.end)):
+        if moment is not None:
+            parts.append(f"created_at {operator} %s")
+            values.append(connection.ops.adapt_datetimefield_value(moment))
+    return " AND ".join(parts), values
+
+
+def sums(cursor: Any, connection: BaseDatabaseWrapper, budget: Budget) -> tuple[int, int]:
+    """(used, reserved) of a budget by its ledger rows."""
+    where, values = scope(connection, budget)
+    unit = budget.limit.unit
+    cursor.execute(f"SELECT {CHARGED[unit]} FROM {TABLE} WHERE {where} AND {FINAL}", values)
+    used = int(cursor.fetchone()[0])
+    cursor.execute(f"SELECT {HELD[unit]} FROM {TABLE} WHERE {where} AND state = 'reserved'", values)
+    return used, int(cursor.fetchone()[0])
+
+
+def seed(connection: BaseDatabaseWrapper, cursor: Any, budget: Budget, *, lock: str = "") -> Drift:
+    """Make a counter say what the ledger says, and let open rows settle into it (protocol B).
+
+    The caller holds the transaction, and keeps reserves out.
+    """
+    where, values = scope(connection, budget)
+    cursor.execute(
+        f"SELECT id, holds, reserved_micros, reserved_tokens FROM {TABLE} "
+        f"WHERE {where} AND state IN ('reserved', 'expired') ORDER BY id{lock}",
+        values,
+    )
+    columns = ("id", "holds", "reserved_micros", "reserved_tokens")
+    for row in (dict(zip(columns, found, strict=True)) for found in cursor.fetchall()):
+        listed = json.loads(row["holds"]) if isinstance(row["holds"], str) else row["holds"]
+        if all(hold[0] != budget.key for hold in listed):
+            unit = budget.limit.unit
+            listed.append([budget.key, unit.value, base.held(row, unit)])
+            cursor.execute(
+                f"UPDATE {TABLE} SET holds = %s WHERE id = %s", [json.dumps(listed), row["id"]]
+            )
+    cursor.execute(
+        f"SELECT used, reserved FROM token_allowance_counter WHERE key = %s{lock}", [budget.key]
+    )
+    before = cursor.fetchone() or (0, 0)
+    used, reserved = sums(cursor, connection, budget)
+    cursor.execute(
+        "INSERT INTO token_allowance_counter (key, used, reserved, since) VALUES (%s, %s, %s, %s) "
+        "ON CONFLICT (key) DO UPDATE SET used = excluded.used, reserved = excluded.reserved, "
+        "since = excluded.since",
+        [budget.key, used, reserved, budget.since],
+    )
+    return Drift(budget.key, (before[0], used), (before[1], reserved))
+
+
+def figures(connection: BaseDatabaseWrapper, budgets: Sequence[Budget]) -> list[Room]:
+    """Each budget by its counter, or by its ledger rows where no counter has been opened."""
+    rooms = []
+    with connection.cursor() as cursor:
+        for budget in budgets:
+            cursor.execute(
+                "SELECT used, reserved, since FROM token_allowance_counter WHERE key = %s",
+                [budget.key],
+            )
+            found = cursor.fetchone()
+            if found and found[2] >= budget.since:
+                rooms.append(Room(budget, found[0], found[1]))
+            elif not found and base.fresh(budget):
+                rooms.append(Room(budget, 0, 0))
+            else:
+                rooms.append(Room(budget, *sums(cursor, connection, budget)))
+    return rooms
+
+
+def open_budgets(connection: BaseDatabaseWrapper, now: dt.datetime) -> list[Budget]:
+    """The budgets of all counters whose window has not ended."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT key, since FROM token_allowance_counter ORDER BY key")
+        found = cursor.fetchall()
+    budgets = [budget_of(key, since) for key, since in found]
+    return [b for b in budgets if b.window.end is None or b.window.end > now]
+
+
+def find(connection: BaseDatabaseWrapper, deferred_id: str) -> Row | None:
+    """The ledger row deferred under this id, with values as JSON has them."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT * FROM {TABLE} WHERE deferred_id = %s", [deferred_id])
+        found = cursor.fetchone()
+        if found is None:
+            return None
+        row = dict(zip((c[0] for c in cursor.description), found, strict=True))
+    for name in MOMENTS:
+        row[name] = _iso(row[name])
+    for name in DOCUMENTS:
+        row[name] = json.loads(row[name]) if isinstance(row[name], str) else row[name]
+    row["id"] = str(row["id"])
+    row["cost_exact"] = None if row["cost_exact"] is None else str(row["cost_exact"])
+    return row
+
+
+def _iso(moment: dt.datetime | str | None) -> str | None:
+    if moment is None:
+        return None
+    if isinstance(moment, str):
+        moment = dt.datetime.fromisoformat(moment)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).isoformat()

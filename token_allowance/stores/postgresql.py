@@ -1,0 +1,115 @@
+"""DatabaseStore on PostgreSQL: one stored function, one round trip, for each operation."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import Any
+
+from django.db import transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from token_allowance.limits import Budget
+from token_allowance.stores import base, ledger
+from token_allowance.stores.base import Decision, Drift, Outcome, Request, Room, Settlement
+
+RESERVE = """SELECT status, marks, used, reserved FROM token_allowance_reserve_v1(
+    %s, %s::text[], %s::bigint[], %s::bigint[], %s::boolean[], %s::bigint[], %s::boolean[],
+    %s, %s::jsonb)"""
+SETTLE = "SELECT token_allowance_settle_v1(%s::bigint[], %s::jsonb)"
+EXTEND = """SELECT status, marks, used, reserved FROM token_allowance_extend_v1(
+    %s, %s::text[], %s::bigint[], %s::bigint[], %s::boolean[], %s, %s, %s, %s)"""
+EXPIRE = "SELECT token_allowance_expire_v1(%s, %s, %s)"
+
+
+def reserve(connection: BaseDatabaseWrapper, request: Request) -> Decision | list[Budget]:
+    budgets = request.budgets
+    row = {**request.row, "holds": base.holds(request)}
+    status, marks, used, reserved = _one(
+        connection,
+        RESERVE,
+        [
+            request.version,
+            [b.key for b in budgets],
+            [request.need(b) for b in budgets],
+            [request.cap(b) for b in budgets],
+            [request.hard(b) for b in budgets],
+            [b.since for b in budgets],
+            [base.fresh(b) for b in budgets],
+            _milliseconds(request),
+            json.dumps(row),
+        ],
+    )
+    if status == "seed":
+        return [budgets[mark - 1] for mark in marks]
+    return _decision(request, status, marks, used, reserved)
+
+
+def settle(connection: BaseDatabaseWrapper, settlement: Settlement) -> Outcome:
+    actual = settlement.actual
+    amounts = [actual.cost_micros or 0, actual.tokens, actual.calls]
+    return Outcome(_one(connection, SETTLE, [amounts, json.dumps(settlement.row)])[0])
+
+
+def extend(connection: BaseDatabaseWrapper, request: Request, deferred_id: str | None) -> Decision:
+    budgets = request.budgets
+    status, marks, used, reserved = _one(
+        connection,
+        EXTEND,
+        [
+            request.id,
+            [b.key for b in budgets],
+            [request.need(b) for b in budgets],
+            [request.cap(b) for b in budgets],
+            [request.hard(b) for b in budgets],
+            _milliseconds(request),
+            request.amounts.cost_micros or 0,
+            request.amounts.tokens,
+            deferred_id,
+        ],
+    )
+    return _decision(request, status, marks, used, reserved)
+
+
+def expire(connection: BaseDatabaseWrapper, now: dt.datetime, charge: bool, most: int) -> int:
+    return int(_one(connection, EXPIRE, [most, charge, now])[0])
+
+
+def seed(connection: BaseDatabaseWrapper, budget: Budget) -> Drift:
+    """Sum the ledger while no reserve is under way, so that none is counted twice or missed.
+
+    Open rows are locked before the counter, as settling does (protocol B).
+    """
+    with _transaction(connection), connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('lock_timeout', '10000', true)")
+        cursor.execute("SELECT pg_advisory_xact_lock(8313, 1)")
+        return ledger.seed(connection, cursor, budget, lock=" FOR UPDATE")
+
+
+def _transaction(connection: BaseDatabaseWrapper) -> Any:
+    """``transaction.atomic`` looks connections up by alias, and ours is in no such list."""
+    return (
+        ledger.OwnTransaction(connection, "BEGIN")
+        if not connection.in_atomic_block
+        else (transaction.atomic(connection.alias))
+    )
+
+
+def _one(connection: BaseDatabaseWrapper, sql: str, values: list[Any]) -> tuple[Any, ...]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, values)
+        row: tuple[Any, ...] = cursor.fetchone()
+        return row
+
+
+def _milliseconds(request: Request) -> int:
+    return int(request.lease_seconds * 1000)
+
+
+def _decision(
+    request: Request, status: str, marks: list[int], used: list[int], reserved: list[int]
+) -> Decision:
+    if status != "refused":
+        return Decision(Outcome(status))
+    rooms = (Room(request.budgets[m - 1], used[m - 1], reserved[m - 1]) for m in marks)
+    return Decision(Outcome.REFUSED, tuple(rooms))

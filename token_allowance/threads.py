@@ -1,0 +1,99 @@
+"""Where blocking work runs: store operations never run on an event loop or in the collector."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from queue import SimpleQueue
+from typing import Any, ParamSpec, TypeVar
+
+from asgiref.sync import sync_to_async
+
+from token_allowance.stores.connections import inside_testcase, in_tests
+
+P = ParamSpec("P")
+T = TypeVar("T")
+WORKERS = 8
+logger = logging.getLogger("token_allowance")
+
+
+class _Workers:
+    """This process's threads; made anew after a fork, whose child has none of them."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="token-allowance")
+        self.queue: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        threading.Thread(target=self._run, name="token-allowance-later", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.queue.get()()
+            except Exception:
+                logger.exception("token_allowance: finishing a call in the background failed")
+
+
+_workers: _Workers | None = None
+_lock = threading.Lock()
+
+
+def workers() -> _Workers:
+    global _workers
+    found = _workers
+    if found is None or found.pid != os.getpid():
+        with _lock:
+            if _workers is None or _workers.pid != os.getpid():
+                _workers = _Workers()
+            found = _workers
+    return found
+
+
+def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run from synchronous code: here or, if this thread runs an event loop, in a helper thread."""
+    if not _on_loop():
+        return function(*args, **kwargs)
+    context = copy_context()
+    return workers().pool.submit(context.run, function, *args, **kwargs).result()
+
+
+async def acall(
+    function: Callable[..., T], *args: Any, abandoned: Callable[[T], object] | None = None
+) -> T:
+    """Run from a coroutine. Once begun, the work is finished even if the coroutine is cancelled;
+    ``abandoned`` is then given its result.
+    """
+    if in_tests() and await sync_to_async(inside_testcase, thread_sensitive=True)():
+        return await sync_to_async(function, thread_sensitive=True)(*args)
+    future = workers().pool.submit(copy_context().run, function, *args)
+    waiting = asyncio.wrap_future(future)
+    waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
+    try:
+        return await asyncio.shield(waiting)
+    except asyncio.CancelledError:
+        if abandoned is not None:
+            future.add_done_callback(lambda done: _hand_over(done, abandoned))
+        raise
+
+
+def later(function: Callable[[], object]) -> None:
+    """Run soon in the background; only enqueues, so it is safe in ``__del__``."""
+    workers().queue.put(function)
+
+
+def _hand_over(done: Future[T], abandoned: Callable[[T], object]) -> None:
+    if not done.cancelled() and done.exception() is None:
+        abandoned(done.result())
+
+
+def _on_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,260 @@
+"""The metered transports, for httpx and httpx2 alike: reserve, send, pass the answer on, settle.
+
+They sit inside the SDK's own HTTP client, so every real attempt is one reservation: retries and
+tool loops included (case C51). A refusal reaches the caller as itself, once, with nothing sent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+from token_allowance import threads
+from token_allowance.answers import Answer
+from token_allowance.attribution import Charge
+from token_allowance.exceptions import AllowanceError
+from token_allowance.meters import Meter, ModelCall
+from token_allowance.reservations import Reservation
+
+STAINLESS = "x-stainless-lang"  # SDKs that wrap and retry whatever a transport raises
+NEVER_SENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError")
+
+
+@lru_cache(maxsize=4)
+def transports(hx: ModuleType) -> Transports:
+    """The transport classes for one HTTP module (``httpx`` or ``httpx2``)."""
+    return Transports(hx)
+
+
+class Transports:
+    def __init__(self, hx: ModuleType) -> None:
+        self.sync = _sync_transport(hx)
+        self.asynchronous = _async_transport(hx)
+
+
+def _refused_response(hx: ModuleType) -> Any:
+    """A response that raises our error where an SDK looks at it.
+
+    What a transport raises, older SDKs wrap and retry; what ``raise_for_status`` or ``is_success``
+    raises, they do not. The headers forbid a retry all the same.
+    """
+
+    class Refused(hx.Response):  # type: ignore[name-defined,misc]
+        error: AllowanceError
+
+        def raise_for_status(self) -> Any:
+            raise self.error
+
+        @property
+        def is_success(self) -> bool:
+            raise self.error
+
+    def refused(request: Any, error: AllowanceError) -> Any:
+        if STAINLESS not in request.headers:
+            raise error
+        body = {"error": {"type": error.code, "message": str(error)}}
+        response = Refused(
+            error.status,
+            headers={"x-should-retry": "false", "content-type": "application/json"},
+            content=json.dumps(body).encode(),
+            request=request,
+        )
+        response.error = error
+        return response
+
+    return refused
+
+
+def _sync_transport(hx: ModuleType) -> Any:
+    refused = _refused_response(hx)
+
+    class MeteredStream(hx.SyncByteStream):  # type: ignore[name-defined,misc]
+        def __init__(self, inner: Any, answer: Answer) -> None:
+            self.inner = inner
+            self.answer = answer
+
+        def __iter__(self) -> Iterator[bytes]:
+            try:
+                for chunk in self.inner:
+                    if shown := self.answer.feed(chunk):
+                        yield shown
+                if rest := self.answer.rest():
+                    yield rest
+            except GeneratorExit:
+                threads.call(self.answer.closed)
+                raise
+            except BaseException:
+                threads.call(self.answer.failed)
+                raise
+            threads.call(self.answer.ended)
+
+        def close(self) -> None:
+            try:
+                self.inner.close()
+            finally:
+                if not self.answer.reservation.finished:
+                    threads.call(self.answer.closed)
+
+        def __del__(self) -> None:
+            if not self.answer.reservation.finished:
+                threads.later(_abandoned(self.answer, getattr(self.inner, "close", None)))
+
+    class MeteredTransport(hx.BaseTransport):  # type: ignore[name-defined,misc]
+        def __init__(self, inner: Any, meter: Meter) -> None:
+            self.inner = inner
+            self.meter = meter
+
+        def handle_request(self, request: Any) -> Any:
+            charge = self.meter.charge()
+            try:
+                call = None if charge.covered else self.meter.recognise(request, request.read)
+                if call is None:
+                    return self.inner.handle_request(request)
+                reservation = threads.call(self.meter.reserve, call, charge)
+            except AllowanceError as error:
+                return refused(request, error)
+            try:
+                response = self.inner.handle_request(_prepared(hx, request, call))
+            except BaseException as error:
+                threads.call(_unanswered, reservation, error)
+                raise
+            answer = _answer(reservation, call, response)
+            response.stream = MeteredStream(response.stream, answer)
+            return response
+
+        def close(self) -> None:
+            self.inner.close()
+
+    return MeteredTransport
+
+
+def _async_transport(hx: ModuleType) -> Any:
+    refused = _refused_response(hx)
+
+    class MeteredStream(hx.AsyncByteStream):  # type: ignore[name-defined,misc]
+        def __init__(self, inner: Any, answer: Answer) -> None:
+            self.inner = inner
+            self.answer = answer
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            try:
+                async for chunk in self.inner:
+                    if shown := self.answer.feed(chunk):
+                        yield shown
+                if rest := self.answer.rest():
+                    yield rest
+            except GeneratorExit:
+                threads.later(self.answer.closed)  # the collector may be closing us: no awaiting
+                raise
+            except BaseException as error:
+                cancelled = not isinstance(error, Exception)
+                await threads.acall(self.answer.closed if cancelled else self.answer.failed)
+                raise
+            await threads.acall(self.answer.ended)
+
+        async def aclose(self) -> None:
+            try:
+                await self.inner.aclose()
+            finally:
+                if not self.answer.reservation.finished:
+                    await threads.acall(self.answer.closed)
+
+        def __del__(self) -> None:
+            if not self.answer.reservation.finished:
+                threads.later(_abandoned(self.answer, None))
+
+    class MeteredTransport(hx.AsyncBaseTransport):  # type: ignore[name-defined,misc]
+        def __init__(self, inner: Any, meter: Meter) -> None:
+            self.inner = inner
+            self.meter = meter
+
+        async def handle_async_request(self, request: Any) -> Any:
+            charge = self.meter.charge()
+            try:
+                await request.aread()
+                call = None if charge.covered else self.meter.recognise(request, request.read)
+                if call is None:
+                    return await self.inner.handle_async_request(request)
+                reservation = await self._reserve(call, charge)
+            except AllowanceError as error:
+                return refused(request, error)
+            try:
+                response = await self.inner.handle_async_request(_prepared(hx, request, call))
+            except BaseException as error:
+                await threads.acall(_unanswered, reservation, error)
+                raise
+            answer = _answer(reservation, call, response)
+            response.stream = MeteredStream(response.stream, answer)
+            return response
+
+        async def _reserve(self, call: ModelCall, charge: Charge) -> Reservation:
+            attribution = await charge.aattribution()
+            return await threads.acall(
+                self.meter.reserve, call, charge, attribution, abandoned=Reservation.release
+            )
+
+        async def aclose(self) -> None:
+            await self.inner.aclose()
+
+    return MeteredTransport
+
+
+@dataclass(frozen=True, slots=True)
+class _abandoned:  # noqa: N801  used like a function
+    """A stream that was dropped without being closed: free the connection, then settle."""
+
+    answer: Answer
+    close: Any
+
+    def __call__(self) -> None:
+        try:
+            if self.close is not None:
+                self.close()
+        finally:
+            self.answer.closed("abandoned")
+
+
+def _answer(reservation: Reservation, call: ModelCall, response: Any) -> Answer:
+    return Answer(
+        reservation,
+        call.adapter,
+        response.status_code,
+        response.headers,
+        hides_usage=call.body is not None,
+    )
+
+
+def _unanswered(reservation: Reservation, error: BaseException) -> None:
+    """No response: released if it surely never left, else the outcome is unknown (sdk 2f)."""
+    if type(error).__name__ in NEVER_SENT:
+        reservation.release()
+    else:
+        reservation.settle_estimate("uncertain")
+
+
+def _prepared(hx: ModuleType, request: Any, call: ModelCall) -> Any:
+    """The request to send: with usage asked for, and in an encoding that we can read.
+
+    A signed request is left alone: Bedrock's signature covers the body and every header.
+    """
+    if request.headers.get("authorization", "").startswith("AWS4-"):
+        return request
+    request.headers["accept-encoding"] = "identity" if call.stream else "gzip, deflate"
+    if call.body is None:
+        return request
+    kept = [
+        (name, value)
+        for name, value in request.headers.raw
+        if name.lower() not in (b"content-length", b"transfer-encoding")
+    ]
+    return hx.Request(
+        request.method,
+        request.url,
+        headers=kept,
+        content=call.body,
+        extensions=request.extensions,
+    )
