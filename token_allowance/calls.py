@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
-from token_allowance import conf, threads
+from token_allowance import settlements, threads
 from token_allowance.attribution import Charge, charge_to, entered
 from token_allowance.exceptions import ReservationError
 from token_allowance.limits import checked_identifier
@@ -17,7 +17,7 @@ NO_USAGE = Usage()
 HOUR_SECONDS = 3600
 
 
-class call:  # noqa: N801  used like a function
+class call:
     """Reserve on entry, settle on exit, with ``with`` or ``async with``.
 
     Leaving the block normally without ``record`` charges the reservation, flagged ``estimated``;
@@ -136,7 +136,10 @@ class call:  # noqa: N801  used like a function
         return self._begin(charge, made)
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
     ) -> None:
         self._covered.__exit__(None, None, None)
         threads.call(self._end, error)
@@ -150,7 +153,10 @@ class call:  # noqa: N801  used like a function
         return self._begin(charge, made)
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
     ) -> None:
         self._covered.__exit__(None, None, None)
         await threads.acall(self._end, error)
@@ -158,15 +164,8 @@ class call:  # noqa: N801  used like a function
 
 def settle_deferred(deferred_id: str, usage: Usage) -> str:
     """Settle a deferred call from any process; what happened: settled, late, repeat, conflict."""
-    from token_allowance import settlements
-
     return threads.call(settlements.settle_deferred, deferred_id, usage).value
 
 
 async def asettle_deferred(deferred_id: str, usage: Usage) -> str:
-    from token_allowance import settlements
-
     return (await threads.acall(settlements.settle_deferred, deferred_id, usage)).value
-
-
-_ = conf

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from decimal import Decimal
 from functools import lru_cache
 from types import ModuleType
@@ -66,7 +66,8 @@ def _metered_http(http: Any, own: Meter) -> Any:
     """
     module = _http_module(http)
     assert module is not None
-    copy = object.__new__(_quiet(type(http)))
+    kind: Any = type(http)
+    copy: Any = object.__new__(_quiet(kind))
     copy.__dict__.update(http.__dict__)
     copy._transport = _metered(module, http, http._transport, own)
     copy._mounts = {
@@ -86,8 +87,9 @@ def _metered(module: ModuleType, http: Any, inner: Any, own: Meter) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _quiet(kind: type) -> type:
+def _quiet(kind: Hashable) -> type:
     """The same class without its finaliser: dropping the copy must not close what it shares."""
+    assert isinstance(kind, type)
     return type(kind.__name__, (kind,), {"__del__": lambda self: None})
 
 

@@ -55,7 +55,7 @@ class Meter:
         self._lifetime = self._run()
 
     def charge(self) -> Charge:
-        """Who pays for a call made now: what the client states, else what the code around states."""
+        """Who pays for a call made now: the code around it says, else what the client states."""
         charge = current()
         inner = dict(charge.stated)
         own = {name: value for name, value in self.values.items() if name not in inner}
@@ -69,14 +69,16 @@ class Meter:
         if endpoint is Unmetered.FREE:
             return None
         if not isinstance(endpoint, Endpoint):
-            return self._unsupported(f"{request.method} {url.path}")
+            self._unsupported(f"{request.method} {url.path}")
+            return None
         try:
             body = json.loads(read())
             if "model" not in body and (found := DEPLOYMENT.search(url.path)):
                 body = {**body, "model": unquote(found.group(1))}
             asked = endpoint.adapter.request(body)
         except (ValueError, TypeError) as error:
-            return self._unsupported(f"{request.method} {url.path} ({error})")
+            self._unsupported(f"{request.method} {url.path} ({error})")
+            return None
         with_usage = endpoint.adapter.ask_usage(body)
         return ModelCall(
             attempt=Attempt(
@@ -110,11 +112,11 @@ class Meter:
         )
 
     def _unsupported(self, what: str) -> None:
-        text = f"token_allowance cannot meter {what}; nothing was sent. Use allowance.call()."
-        if conf.current().MODE == "observe":
-            logger.warning("token_allowance: %s goes unmetered", what)
-            return None
-        raise UnmeteredEndpoint(text)
+        if conf.current().MODE != "observe":
+            raise UnmeteredEndpoint(
+                f"token_allowance cannot meter {what}; nothing was sent. Use allowance.call()."
+            )
+        logger.warning("token_allowance: %s goes unmetered", what)
 
     def _run(self) -> Run | None:
         if self.max_calls is None and self.max_cost_micros is None:
@@ -131,4 +133,3 @@ class Meter:
         if run is None:
             run = self._runs.setdefault(charge.job, Run(self.max_calls, self.max_cost_micros))
         return (run,)
-

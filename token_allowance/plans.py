@@ -75,11 +75,13 @@ def plan(
     observe = settings.MODE == "observe" or tenant.observe
     prices = policy.prices(attempt.provider, attempt.model)
     flags: list[str] = []
-    _check_switches(attribution, prices.model, policy, now, observe, flags)
+    if check_switches(attribution, prices.model, policy, now, observe=observe):
+        flags.append("would_refuse")
     budgets, missing = apply(
         policy.limits_for(attribution), attribution, model=prices.model, plan=tenant.plan, now=now
     )
-    _check_attribution(attribution, missing, observe, flags)
+    if check_attribution(attribution, missing, observe=observe):
+        flags.append("unattributed")
     estimate = attempt.estimate
     price = find_price(attempt, prices, estimate, attempt.service_tier, now)
     if price is None or price.source == "fallback":
@@ -139,21 +141,16 @@ def find_price(
     return ModelPrice(provider=attempt.provider, model=attempt.model, source="fallback", **rates)
 
 
-def _check_switches(
-    attribution: Attribution,
-    model: str,
-    policy: Policy,
-    now: dt.datetime,
-    observe: bool,
-    flags: list[str],
-) -> None:
+def check_switches(
+    attribution: Attribution, model: str, policy: Policy, now: dt.datetime, *, observe: bool
+) -> bool:
+    """Raise SwitchEngaged if such calls are stopped; when only observing, say so instead."""
     switch = policy.engaged({**attribution.as_dict(), "model": model}, now)
     inactive = not policy.tenant(attribution.tenant).is_active
     if switch is None and not inactive:
-        return
+        return False
     if observe:
-        flags.append("would_refuse")
-        return
+        return True
     if switch is None:
         raise SwitchEngaged("Model calls of this tenant are stopped: it is not active.")
     scope = " ".join(name for name, _ in switch.named) or "global"
@@ -167,18 +164,16 @@ def _check_switches(
     )
 
 
-def _check_attribution(
-    attribution: Attribution, missing: frozenset[str], observe: bool, flags: list[str]
-) -> None:
+def check_attribution(attribution: Attribution, missing: frozenset[str], *, observe: bool) -> bool:
+    """Raise Unattributed if a limit looks at what the call does not name; if observing, say so."""
     choice = conf.current().UNATTRIBUTED
     lacking = [name for name in PEOPLE if name in missing]
     if choice == "refuse" and not any(getattr(attribution, name) for name in PEOPLE):
         lacking = lacking or ["tenant"]
     if not lacking or choice == "charge":
-        return
+        return False
     if observe:
-        flags.append("unattributed")
-        return
+        return True
     raise Unattributed(
         f"no budget scope: a limit looks at the {' and '.join(lacking)} of a call, and this call "
         "names none. Wrap it in allowance.charge_to(...), set TOKEN_ALLOWANCE['ATTRIBUTION'], or "

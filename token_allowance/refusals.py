@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 
 from token_allowance.exceptions import AllowanceExceeded, TooLarge
-from token_allowance.limits import Attribution, Budget, Unit
+from token_allowance.limits import Attribution, Budget, Unit, zone
 from token_allowance.money import format_usd
 from token_allowance.stores.base import Request, Room
 
@@ -65,19 +65,29 @@ def _severity(request: Request, room: Room) -> tuple[bool, dt.datetime, str]:
 
 
 def _figures(room: Room, need: int, reason: str) -> str:
-    unit, amount = room.budget.limit.unit, room.budget.limit.amount
+    limit, end = room.budget.limit, room.budget.window.end
+    amount, needs = _text(limit.unit, limit.amount), _text(limit.unit, need)
     if reason == "too_large":
         return (
-            f"this call may need {_text(unit, need)}, more than the whole budget of "
-            f"{_text(unit, amount)}. Ask for a shorter answer or a cheaper model."
+            f"this call may need {needs}, more than the whole budget of {amount}. "
+            "Ask for a shorter answer or a cheaper model."
         )
-    spent = f"{_text(unit, room.used)} of {_text(unit, amount)} is used"
+    spent = f"{_number(limit.unit, room.used)} of {amount} used"
     if room.reserved:
-        spent += f" and {_text(unit, room.reserved)} reserved by calls in flight"
-    end = room.budget.window.end
-    again = f" It starts again at {end:%Y-%m-%d %H:%M} UTC." if end else ""
-    return f"{spent}; this call may need {_text(unit, need)}.{again}"
+        spent += f", {_text(limit.unit, room.reserved)} reserved by calls in flight"
+    again = ""
+    if end is not None:
+        local = end.astimezone(zone(limit.time_zone))
+        again = f" It starts again at {local:%Y-%m-%d %H:%M} ({limit.time_zone})."
+    wanted = f"; this call may need {needs}" if need else ""
+    return f"{spent}{wanted}.{again}"
+
+
+def _number(unit: Unit, number: int) -> str:
+    return format_usd(number) if unit is Unit.COST else f"{number:,}"
 
 
 def _text(unit: Unit, number: int) -> str:
-    return format_usd(number) if unit is Unit.COST else f"{number:,} {unit}"
+    if unit is Unit.COST:
+        return format_usd(number)
+    return f"{number:,} {unit.value if number != 1 else unit.value.removesuffix('s')}"

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
 
-from token_allowance.stores.connections import inside_testcase, in_tests
+from token_allowance.stores.connections import in_tests, inside_testcase
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,7 +59,7 @@ def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     if not _on_loop():
         return function(*args, **kwargs)
     context = copy_context()
-    return workers().pool.submit(context.run, function, *args, **kwargs).result()
+    return workers().pool.submit(lambda: context.run(function, *args, **kwargs)).result()
 
 
 async def acall(

@@ -204,7 +204,7 @@ def _async_transport(hx: ModuleType) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _abandoned:  # noqa: N801  used like a function
+class _abandoned:
     """A stream that was dropped without being closed: free the connection, then settle."""
 
     answer: Answer

@@ -1,0 +1,54 @@
+"""The one door: everything a host project calls. Importable before django.setup()."""
+
+from __future__ import annotations
+
+from token_allowance.admission import Remaining, aadmit, admit, aremaining, remaining, require
+from token_allowance.attribution import charge_to
+from token_allowance.calls import asettle_deferred, call, settle_deferred
+from token_allowance.exceptions import (
+    AllowanceError,
+    AllowanceExceeded,
+    CapExceeded,
+    ReservationError,
+    StoreUnavailable,
+    SwitchEngaged,
+    TooLarge,
+    Unattributed,
+    UnknownModel,
+    UnmeteredEndpoint,
+)
+from token_allowance.metering import meter
+from token_allowance.problems import find_refusal, problem
+from token_allowance.switches import adisengage, aengage, disengage, engage
+from token_allowance.usage import Usage
+
+__all__ = [
+    "AllowanceError",
+    "AllowanceExceeded",
+    "CapExceeded",
+    "Remaining",
+    "ReservationError",
+    "StoreUnavailable",
+    "SwitchEngaged",
+    "TooLarge",
+    "Unattributed",
+    "UnknownModel",
+    "UnmeteredEndpoint",
+    "Usage",
+    "aadmit",
+    "adisengage",
+    "admit",
+    "aengage",
+    "aremaining",
+    "asettle_deferred",
+    "call",
+    "charge_to",
+    "disengage",
+    "engage",
+    "find_refusal",
+    "meter",
+    "problem",
+    "remaining",
+    "require",
+    "settle_deferred",
+]
