@@ -1,0 +1,74 @@
+"""The README's code runs as it stands there, in order, as one reader would type it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from project.provider import FIXED_COST, Provider
+from token_allowance import conf
+from token_allowance.models import Limit, Price, Reservation
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.M | re.S)
+PYTHON = [code for language, code in BLOCKS if language == "python"]
+SETTINGS_BLOCK, BILLING_BLOCK = PYTHON[1], PYTHON[2]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_code_blocks_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    Price.objects.create(provider="openai", model="gpt-5-mini", input_mtok="0.25", output_mtok="2")
+    namespace: dict[str, Any] = {}
+    with Provider() as provider:
+        provider.script([], default=FIXED_COST)
+        monkeypatch.setenv("OPENAI_API_KEY", "none needed")
+        monkeypatch.setenv("OPENAI_BASE_URL", provider.openai_url)
+        for code in [PYTHON[0], *PYTHON[3:]]:
+            exec(compile(code, "README.md", "exec"), namespace)
+        assert len(provider.log()) == 2
+    namespace["client"].close()
+    assert Limit.objects.count() == 3
+    charged = Reservation.objects.filter(state="settled").order_by("id")
+    assert [row.feature for row in charged] == ["support-chat", "digest", ""]
+    assert charged.last().cost_micros == 719  # as the comment beside call.record says
+
+
+def test_the_settings_block_is_valid() -> None:
+    settings: dict[str, Any] = {"INSTALLED_APPS": [], "MIDDLEWARE": []}
+    exec(SETTINGS_BLOCK, settings)
+    assert conf.problems(settings["TOKEN_ALLOWANCE"]) == []
+    for app in settings["INSTALLED_APPS"]:
+        __import__(app)
+    assert settings["MIDDLEWARE"][-1].startswith("token_allowance.middleware.")
+
+
+def test_the_attribution_example_names_who_pays() -> None:
+    billing = ModuleType("billing")
+    exec(BILLING_BLOCK, billing.__dict__)
+    ana = SimpleNamespace(is_authenticated=True, email="ana@acme.example", pk=7)
+    assert billing.who_pays(SimpleNamespace(user=ana)) == {"tenant": "acme.example", "user": 7}
+    assert billing.who_pays(SimpleNamespace(user=SimpleNamespace(is_authenticated=False))) == {}
+
+
+def test_the_commands_exist() -> None:
+    console = "".join(code for language, code in BLOCKS if language == "console")
+    usage = subprocess.run(
+        ["sh", "run", "help"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    for command in re.findall(r"\./run (\w+)", console):
+        assert command in usage.stdout + usage.stderr
+    known = (ROOT / "token_allowance/management/commands/allowance.py").read_text("utf-8")
+    for command in re.findall(r"manage.py allowance ([\w-]+)", TEXT):
+        assert command in known or command.replace("-", "_") in known
+
+
+def test_every_setting_is_in_the_table() -> None:
+    table = TEXT.partition("## Settings")[2]
+    for name in conf.Settings.__dataclass_fields__:
+        if name != "WAIT_SECONDS":
+            assert f"`{name}`" in table, name
