@@ -9,6 +9,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+
 from project.provider import FIXED_COST, Provider
 from token_allowance import conf
 from token_allowance.models import Limit, Price, Reservation
@@ -35,7 +36,7 @@ def test_the_code_blocks_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Limit.objects.count() == 3
     charged = Reservation.objects.filter(state="settled").order_by("id")
     assert [row.feature for row in charged] == ["support-chat", "digest", ""]
-    assert charged.last().cost_micros == 719  # as the comment beside call.record says
+    assert charged[2].cost_micros == 719  # as the comment beside call.record says
 
 
 def test_the_settings_block_is_valid() -> None:

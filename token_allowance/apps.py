@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
-from django.core import checks
 from django.db.models.signals import post_migrate
 
 
@@ -11,7 +10,7 @@ class TokenAllowanceConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from token_allowance import conf, schema
+        from token_allowance import checks, schema
 
         post_migrate.connect(schema.install_after_migrate, sender=self)
-        checks.register(conf.check_settings)
+        checks.register_all()

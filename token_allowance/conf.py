@@ -11,7 +11,6 @@ from typing import Any
 from zoneinfo import available_timezones
 
 from django.conf import settings as django_settings
-from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
@@ -147,16 +146,6 @@ def store() -> Any:
     """The store named by STORE, made once per process and settings."""
     chosen = current().STORE
     return imported(chosen.get("BACKEND", DATABASE_STORE))(**chosen.get("OPTIONS", {}))
-
-
-def check_settings(**_: Any) -> list[checks.CheckMessage]:
-    found = problems(getattr(django_settings, NAME, {}))
-    return [
-        checks.Error(
-            text, hint="The keys are listed in token_allowance/conf.py.", id="allowance.E001"
-        )
-        for text in found
-    ]
 
 
 def _forget(*, setting: str, **_: Any) -> None:
