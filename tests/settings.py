@@ -28,6 +28,8 @@ def run_folder() -> Path:
     """
     if name := os.environ.get("TESTS_FOLDER"):
         return Path(name)
+    if "PYTEST_VERSION" not in os.environ:  # a type checker reads the settings, and leaves abruptly
+        return Path(tempfile.gettempdir())
     folder = Path(tempfile.mkdtemp(prefix="token-allowance-files-"))
     lock = (folder / "lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
