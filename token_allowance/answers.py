@@ -102,7 +102,9 @@ class Answer:
     def failed(self) -> None:
         """The connection broke."""
         report = self._reader.report()
-        if self._streams and (report.delivered or report.input_reported or report.usage):
+        if self.status >= 400:
+            self.reservation.release()
+        elif self._streams and (report.delivered or report.input_reported or report.usage):
             self._settle_stream(report, ended=False)
         else:
             self.reservation.settle_estimate("uncertain", request_id=self.request_id)

@@ -121,8 +121,10 @@ class call:
     def _end(self, error: BaseException | None) -> None:
         reservation = self.reservation
         self._left = True
-        if reservation.finished or reservation.deferred or reservation.repeated:
+        if reservation.finished or reservation.deferred:
             return
+        if self._recorded is None and reservation.row["state"] in ("settled", "released"):
+            return  # a repeated call that is over, and nothing new was recorded
         if self._recorded is not None:
             reservation.settle(self._recorded)
         elif error is None:

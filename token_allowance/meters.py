@@ -12,13 +12,14 @@ from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
 from token_allowance import conf
-from token_allowance.attribution import Charge, Job, Run, current
+from token_allowance.attribution import Charge, Job, current
 from token_allowance.exceptions import UnmeteredEndpoint
 from token_allowance.limits import Attribution
 from token_allowance.plans import Attempt
 from token_allowance.providers.adapter import Adapter
 from token_allowance.providers.endpoints import Endpoint, Unmetered, host_provider, recognise
 from token_allowance.reservations import Reservation, reserve
+from token_allowance.runs import Run
 
 logger = logging.getLogger("token_allowance")
 DEPLOYMENT = re.compile(r"/deployments/([^/]+)/")

@@ -9,12 +9,12 @@ from math import ceil
 from typing import Any
 
 from token_allowance import conf
-from token_allowance.attribution import Run
 from token_allowance.exceptions import SwitchEngaged, Unattributed, UnknownModel
-from token_allowance.limits import Amounts, Attribution, Budget, Unit, apply
+from token_allowance.limits import Amounts, Attribution, Budget, Unit, apply, checked_identifier
 from token_allowance.money import MAX_MICROS
 from token_allowance.policy import Policy, PriceRows
 from token_allowance.pricing import Cost, ModelPrice, cost
+from token_allowance.runs import Run
 from token_allowance.usage import Usage
 
 DEFAULT_TIERS = frozenset({"", "default", "standard", "auto", "standard_only"})
@@ -70,6 +70,7 @@ def plan(
     now: dt.datetime,
 ) -> Plan:
     """Raises SwitchEngaged, Unattributed or UnknownModel, unless everything is only observed."""
+    _check_name(attempt)
     settings = conf.current()
     tenant = policy.tenant(attribution.tenant)
     observe = settings.MODE == "observe" or tenant.observe
@@ -139,6 +140,14 @@ def find_price(
         return found
     rates: dict[str, Any] = {n: Decimal(str(r)) for n, r in settings.FALLBACK_PRICE.items()}
     return ModelPrice(provider=attempt.provider, model=attempt.model, source="fallback", **rates)
+
+
+def _check_name(attempt: Attempt) -> None:
+    """A model name that no table could hold is nobody's model: it is not sent in any mode."""
+    try:
+        checked_identifier("model", attempt.model)
+    except ValueError as error:
+        raise UnknownModel(f"not a model name: {error}", provider=attempt.provider) from None
 
 
 def check_switches(

@@ -13,13 +13,14 @@ from uuid import UUID
 from django.utils import timezone
 
 from token_allowance import conf, entries, policy, settlements
-from token_allowance.attribution import Charge, Run
+from token_allowance.attribution import Charge
 from token_allowance.exceptions import CapExceeded, ReservationError, StoreUnavailable
 from token_allowance.limits import NOTHING, Amounts, Attribution
 from token_allowance.money import MAX_MICROS
 from token_allowance.plans import Attempt, Plan, amounts, blind, find_price, plan
 from token_allowance.pricing import cost
 from token_allowance.refusals import exceeded
+from token_allowance.runs import Run
 from token_allowance.stores.base import Outcome, Request, Room, Row, Settlement, Store, holds
 from token_allowance.usage import Usage
 
@@ -59,6 +60,14 @@ class Reservation:
     @property
     def finished(self) -> bool:
         return self._finished
+
+    def adopt(self, store: Store) -> None:
+        """Take the place of the call that used the same idempotency key before: settle that one."""
+        key = self.plan.attempt.idempotency_key
+        row = store.find(tenant=self.plan.attribution.tenant, idempotency_key=key) if key else None
+        if row is not None:
+            self.repeated = True
+            self.id, self.row = UUID(row["id"]), row
 
     def request(self, amounts: Amounts, lease_seconds: float, now: dt.datetime) -> Request:
         return Request(
@@ -185,7 +194,8 @@ def _reserve(
             _give_back_to_runs(charge.runs, reservation.amounts)
             raise
         if decision.outcome in (Outcome.ADMITTED, Outcome.REPEAT):
-            reservation.repeated = decision.outcome is Outcome.REPEAT
+            if decision.outcome is Outcome.REPEAT:
+                reservation.adopt(store)
             settlements.apply_waiting()
             return reservation
         _give_back_to_runs(charge.runs, reservation.amounts)

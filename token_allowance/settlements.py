@@ -6,6 +6,8 @@ import logging
 from collections import deque
 from uuid import UUID
 
+from django.db import DataError, IntegrityError, ProgrammingError
+
 from token_allowance import conf, entries
 from token_allowance.exceptions import ReservationError, StoreUnavailable
 from token_allowance.plans import amounts
@@ -23,9 +25,14 @@ def apply(settlement: Settlement) -> None:
     """Settle now or, if the store is down, with a later call; never raises for the store."""
     try:
         outcome = conf.store().settle(settlement)
-    except StoreUnavailable:
-        logger.error("token_allowance: the store is down; settling %s waits", settlement.id)
-        _waiting.append(settlement)
+    except StoreUnavailable as error:
+        if isinstance(error.__cause__, DataError | IntegrityError | ProgrammingError):
+            logger.exception(
+                "token_allowance: %s cannot be settled; its lease ends it", settlement.id
+            )
+        else:
+            logger.error("token_allowance: the store is down; settling %s waits", settlement.id)
+            _waiting.append(settlement)
         return
     if outcome is Outcome.CONFLICT:
         logger.warning("token_allowance: %s was settled before with other figures", settlement.id)

@@ -132,8 +132,10 @@ class Store(ABC):
         """The figures of these budgets, without creating anything."""
 
     @abstractmethod
-    def find(self, *, deferred_id: str) -> Row | None:
-        """The ledger row that was deferred under this id."""
+    def find(
+        self, *, deferred_id: str = "", tenant: str = "", idempotency_key: str = ""
+    ) -> Row | None:
+        """The ledger row that was deferred under this id, or made with this idempotency key."""
 
     @abstractmethod
     def rebuild(self, now: dt.datetime) -> list[Drift]:

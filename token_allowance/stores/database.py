@@ -80,8 +80,13 @@ class DatabaseStore(base.Store):
     def usage(self, budgets: Sequence[Budget]) -> list[Room]:
         return self.run(lambda connection: ledger.figures(connection, budgets))
 
-    def find(self, *, deferred_id: str) -> Row | None:
-        return self.run(lambda connection: ledger.find(connection, deferred_id))
+    def find(
+        self, *, deferred_id: str = "", tenant: str = "", idempotency_key: str = ""
+    ) -> Row | None:
+        wanted = {"deferred_id": deferred_id}
+        if not deferred_id:
+            wanted = {"tenant": tenant, "idempotency_key": idempotency_key}
+        return self.run(lambda connection: ledger.find(connection, wanted))
 
     def rebuild(self, now: dt.datetime) -> list[Drift]:
         budgets = self.run(lambda connection: ledger.open_budgets(connection, now))

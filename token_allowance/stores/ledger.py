@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -144,10 +144,11 @@ def open_budgets(connection: BaseDatabaseWrapper, now: dt.datetime) -> list[Budg
     return [b for b in budgets if b.window.end is None or b.window.end > now]
 
 
-def find(connection: BaseDatabaseWrapper, deferred_id: str) -> Row | None:
-    """The ledger row deferred under this id, with values as JSON has them."""
+def find(connection: BaseDatabaseWrapper, wanted: Mapping[str, str]) -> Row | None:
+    """The ledger row with these values, which are not all empty; its values as JSON has them."""
+    where = " AND ".join(f"{name} = %s" for name in wanted)
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT * FROM {TABLE} WHERE deferred_id = %s", [deferred_id])
+        cursor.execute(f"SELECT * FROM {TABLE} WHERE {where}", list(wanted.values()))
         found = cursor.fetchone()
         if found is None:
             return None

@@ -130,10 +130,17 @@ class MemoryStore(base.Store):
         with self._lock:
             return [Room(b, *self._figures(b)) for b in budgets]
 
-    def find(self, *, deferred_id: str) -> Row | None:
+    def find(
+        self, *, deferred_id: str = "", tenant: str = "", idempotency_key: str = ""
+    ) -> Row | None:
+        wanted = {"deferred_id": deferred_id} if deferred_id else {
+            "tenant": tenant, "idempotency_key": idempotency_key
+        }  # fmt: skip
         with self._lock:
-            found = [row for row in self.rows.values() if row["deferred_id"] == deferred_id]
-            return dict(found[0]) if found else None
+            for row in self.rows.values():
+                if all(row[name] == value for name, value in wanted.items()):
+                    return dict(row)
+            return None
 
     def rebuild(self, now: dt.datetime) -> list[Drift]:
         with self._lock:
