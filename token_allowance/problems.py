@@ -29,14 +29,15 @@ from token_allowance.windows import Window
 CONTENT_TYPE = "application/problem+json"
 PAUSED = "Paused by the service"
 MOST_LINKS = 200  # of a chain of exceptions
-# Packages that wrap what their transport raises. ``langchain_openai`` and its like: by prefix.
-SDK_PACKAGES = frozenset(
-    "agents aiohttp anthropic anyio autogen_core boto3 botocore cohere crewai dspy fireworks google "
-    "groq haystack httpcore httpcore2 httpx httpx2 huggingface_hub instructor litellm llama_index "
-    "mistralai ollama openai pydantic_ai pydantic_graph requests smolagents strands tenacity "
-    "together urllib3".split()
+# Packages that wrap what their transport raises. Two are named in full: a host may well have a
+# package of its own called ``agents``, and ``google`` is shared by many.
+SDK_MODULES = (
+    *("agents.exceptions", "anthropic", "boto3", "botocore", "cohere", "dspy", "google.genai"),
+    *("groq", "httpcore", "httpcore2", "httpx", "httpx2", "instructor", "litellm", "llama_index"),
+    *("mistralai", "ollama", "openai", "pydantic_ai", "pydantic_graph", "requests", "smolagents"),
+    *("together", "urllib3"),
 )
-SDK_PREFIXES = ("langchain", "langgraph")
+SDK_PREFIXES = ("langchain", "langgraph")  # langchain_openai, langchain_core and their like
 SCOPE_WORDS = frozenset((*DIMENSIONS, "global", "request"))
 # Their messages speak to the caller; those of the others speak to the people who run the service.
 FOR_CALLERS = (AllowanceExceeded, UnknownModel, UnmeteredEndpoint)
@@ -69,8 +70,9 @@ def _behind(error: BaseException) -> Iterator[BaseException]:
 
 
 def _from_sdk(error: BaseException) -> bool:
-    package = type(error).__module__.partition(".")[0]
-    return package in SDK_PACKAGES or package.startswith(SDK_PREFIXES)
+    module = type(error).__module__
+    known = any(module == name or module.startswith(f"{name}.") for name in SDK_MODULES)
+    return known or module.startswith(SDK_PREFIXES)
 
 
 def status(refusal: AllowanceError) -> int:

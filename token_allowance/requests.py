@@ -21,8 +21,9 @@ from django.http import HttpRequest
 from django.utils.functional import LazyObject, empty
 
 from token_allowance import conf
-from token_allowance.attribution import NAMES, Charge, Run
+from token_allowance.attribution import NAMES, Charge
 from token_allowance.limits import Attribution, checked_identifier
+from token_allowance.runs import Run
 
 T = TypeVar("T")
 REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,99}")
@@ -57,8 +58,7 @@ class RequestSource:
 
     def __init__(self, request: HttpRequest) -> None:
         self._request = request
-        self._found: Attribution | None = None
-        self._found_for: object = None
+        self._memo: tuple[object, Attribution] | None = None
 
     def resolve(self) -> Attribution:
         """Also from a synchronous client in an async view, where Django forbids queries here."""
@@ -83,8 +83,9 @@ class RequestSource:
         return self._combine(stated, user, session)
 
     def _remembered(self) -> Attribution | None:
-        same = self._found_for is getattr(self._request, "user", None)
-        return self._found if same else None
+        if self._memo is None or self._memo[0] is not getattr(self._request, "user", None):
+            return None
+        return self._memo[1]
 
     def _combine(
         self, stated: Mapping[str, object], user: str | None, session: str | None
@@ -92,7 +93,7 @@ class RequestSource:
         server = {"user": user, "session": session}
         found = Attribution().merged(trusted(self._request)).merged(_valid(server)).merged(stated)
         if found.user:
-            self._found, self._found_for = found, getattr(self._request, "user", None)
+            self._memo = getattr(self._request, "user", None), found
         return found
 
     def _stated(self) -> Any:

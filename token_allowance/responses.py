@@ -152,16 +152,18 @@ def figures(refusal: AllowanceError) -> str:
     said = f"{_quantity(used, unit)} of {_quantity(amount, unit)} {_noun(unit)}used"
     if held:
         said += f" and {_quantity(held, unit)} held by answers still being written"
-    return f"{said}." + (f" This one may need {_quantity(needed, unit)}." if needed else "")
+    return f"{said}." + (
+        f" This one may need {_quantity(needed, unit)}." if needed and unit != "calls" else ""
+    )
 
 
 def duration(left: dt.timedelta) -> str:
-    """ "3 d 4 h", "11 h 32 min", rounded up to the minute."""
+    """ "3 d 4 h", "11 h 32 min", rounded up to the minute, in one piece (no-break spaces)."""
     minutes = max(1, ceil(left.total_seconds() / 60))
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     parts = ((days, "d"), (hours, "h"), (minutes, "min"))
-    return " ".join([f"{number} {unit}" for number, unit in parts if number][:2])
+    return "\xa0".join([f"{number}\xa0{unit}" for number, unit in parts if number][:2])
 
 
 def _quantity(number: int, unit: str) -> str:
