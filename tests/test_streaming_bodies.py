@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from asgiref.sync import async_to_sync
-from asgiref.testing import ApplicationCommunicator
 from django.contrib.auth import get_user_model
 from django.core.handlers.asgi import ASGIHandler
 from django.http import FileResponse, HttpResponse, StreamingHttpResponse
@@ -152,15 +151,27 @@ def test_an_async_body_that_nobody_began_is_closed():
 
 
 def test_a_client_that_hangs_up_ends_the_stream_at_once(user):
+    """It waits at its yield then, and is not left to the garbage collector."""
+
     async def run() -> None:
+        asked, began = False, asyncio.Event()
+
+        async def receive() -> dict[str, object]:
+            nonlocal asked
+            if not asked:
+                asked = True
+                return {"type": "http.request", "body": b"", "more_body": False}
+            await began.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, object]) -> None:
+            if message.get("body"):
+                began.set()
+                await asyncio.Event().wait()
+
         scope = AsyncRequestFactory().get("/astream/").scope
-        handler = ApplicationCommunicator(ASGIHandler(), scope)
-        await handler.send_input({"type": "http.request", "body": b"", "more_body": False})
-        assert (await handler.receive_output())["status"] == 200
-        assert (await handler.receive_output())["body"] == b"0;"
-        await handler.send_input({"type": "http.disconnect"})
-        await handler.wait()
-        assert events == ["closed "], "not left to the garbage collector"
+        await asyncio.wait_for(ASGIHandler()(scope, receive, send), 10)
+        assert events == ["closed "]
 
     async_to_sync(run)()
 

@@ -102,8 +102,9 @@ def steps() -> Iterator[str]:
 
 
 async def astream(request: HttpRequest) -> StreamingHttpResponse:
-    held.append(asteps())
-    return StreamingHttpResponse(held[-1], content_type="text/plain")
+    body = asteps()
+    held.append(body)
+    return StreamingHttpResponse(body, content_type="text/plain")
 
 
 async def asteps() -> AsyncIterator[str]:
