@@ -164,12 +164,12 @@ def test_a_client_that_hangs_up_ends_the_stream_at_once(user):
             await began.wait()
             return {"type": "http.disconnect"}
 
-        async def send(message: dict[str, object]) -> None:
+        async def send(message) -> None:
             if message.get("body"):
                 began.set()
                 await asyncio.Event().wait()
 
-        scope = AsyncRequestFactory().get("/astream/").scope
+        scope = dict(AsyncRequestFactory().get("/astream/").scope)
         await asyncio.wait_for(ASGIHandler()(scope, receive, send), 10)
         assert events == ["closed "]
 
