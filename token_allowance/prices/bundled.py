@@ -21,6 +21,7 @@ INSTALL = 'Bundled prices need the package genai-prices: pip install "token-allo
 # Dollars per million tokens. The dearest real price is 600; a slipped decimal point is above this.
 HIGHEST = Decimal(10_000)
 PLACES = Decimal("0.00000001")  # of a Price column; upstream has floats such as 0.13999999999999999
+NOTHING = Decimal(0)
 FIRST = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 # Our column for each of their kinds of token; later ones win.
 KINDS = {
@@ -32,6 +33,7 @@ KINDS = {
     "cache_write_1h_mtok": "cache_write_1h_mtok",
 }
 DEFAULT_TIER = {"service_tier": "default"}
+OTHER_TIERS = (("processing", "batch"), ("speed", "fast"))
 
 
 class NotInstalled(Exception):
@@ -107,7 +109,7 @@ def _rows(provider: str, model: genai.ModelInfo, skipped: Counter[str]) -> Itera
         before: list[ModelPrice] = []
         for date in _dates(model, context):
             moment = date or FIRST
-            if context and not any(_selected(v, context, moment) for v in model.price_variants or ()):
+            if context and not _begun(model, context, moment):
                 continue
             price = model.get_prices(moment, context)
             if not _by_tokens(price):
@@ -142,7 +144,7 @@ def _tiers(model: genai.ModelInfo, skipped: Counter[str]) -> dict[str, dict[str,
         [(key, value), *more] = variant.when.items()
         if variant.when == DEFAULT_TIER:
             continue
-        known = key == "service_tier" or (key, value) in (("processing", "batch"), ("speed", "fast"))
+        known = key == "service_tier" or (key, value) in OTHER_TIERS
         if known and not more:
             tiers[value] = {key: value}
         else:
@@ -150,9 +152,10 @@ def _tiers(model: genai.ModelInfo, skipped: Counter[str]) -> dict[str, dict[str,
     return tiers
 
 
-def _selected(variant: genai.PriceVariant, context: dict[str, str], moment: dt.datetime) -> bool:
-    started = variant.constraint is None or variant.constraint.active(moment)
-    return started and variant.when == context
+def _begun(model: genai.ModelInfo, context: dict[str, str], moment: dt.datetime) -> bool:
+    """Is there a price of its own for this context yet? Before that the default price holds."""
+    own = [variant for variant in model.price_variants or () if variant.when == context]
+    return any(v.constraint is None or v.constraint.active(moment) for v in own)
 
 
 def _dates(model: genai.ModelInfo, context: dict[str, str]) -> list[dt.datetime | None]:
@@ -164,11 +167,12 @@ def _dates(model: genai.ModelInfo, context: dict[str, str]) -> list[dt.datetime 
 
 
 def _by_tokens(price: genai.ModelPrice) -> bool:
-    """Is all that counts priced? A model that puts out only images or audio has no token price of
-    its output, which is not the same as free; an embedding has no output at all."""
+    """Can tokens alone price each call? Unknown is not free: a fee for each request cannot be said
+    in tokens, nor can an output of images only. An embedding has no output at all."""
     given = {name for name, value in price.__dict__.items() if value is not None}
     other_output = any(name.startswith("output_") for name in given)
-    return "input_mtok" in given and ("output_mtok" in given or not other_output)
+    priced = "input_mtok" in given and ("output_mtok" in given or not other_output)
+    return priced and "requests_kcount" not in given
 
 
 def _thresholds(
@@ -178,19 +182,21 @@ def _thresholds(
     given = {theirs: getattr(price, theirs, None) for theirs in KINDS}
     starts = {tier.start for value in given.values() for tier in getattr(value, "tiers", ())}
     for least in sorted({0, *(start + 1 for start in starts)}):
-        rates = {
+        rates: dict[str, Any] = {
             KINDS[theirs]: _rate(theirs, value, least)
             for theirs, value in given.items()
             if value is not None
         }
-        yield ModelPrice(
+        row = ModelPrice(
             provider=provider,
             model=model,
             service_tier=tier,
             min_input_tokens=least,
             source=SOURCE,
-            **{"output_mtok": Decimal(0), **rates},
+            input_mtok=rates.pop("input_mtok"),
+            output_mtok=rates.pop("output_mtok", NOTHING),
         )
+        yield replace(row, **rates)
 
 
 def _rate(kind: str, value: Any, least: int) -> Decimal:

@@ -124,7 +124,8 @@ def _text(rows: Rows) -> str:
 
 
 def _plain(rate: Decimal | None) -> str:
-    return f"{(rate or Decimal(0)).normalize():f}"
+    whole, _, decimals = f"{(rate or Decimal(0)).normalize():f}".partition(".")
+    return f"{whole}.{decimals.ljust(2, '0')}"
 
 
 def _price_rows(key: Key, schedule: Schedule) -> Iterator[Price]:
