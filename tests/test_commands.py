@@ -1,0 +1,181 @@
+"""``manage.py allowance``: thin commands, each of which says what it did."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+import uuid
+from decimal import Decimal
+from io import StringIO
+from types import SimpleNamespace
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+
+from token_allowance import conf
+from token_allowance.management.subcommands import jobs, rebuild
+from token_allowance.models import Limit, ModelAlias, Price, Reservation, Switch
+from token_allowance.stores.base import Drift
+
+pytestmark = pytest.mark.django_db
+
+
+def run(*words):
+    out = StringIO()
+    call_command("allowance", *words, stdout=out)
+    return out.getvalue()
+
+
+def call(**given):
+    now = timezone.now()
+    row = {
+        "id": uuid.uuid4(),
+        "state": "settled",
+        "model": "m-1",
+        "provider": "acme",
+        "created_at": now,
+        "settled_at": now,
+        "expires_at": now,
+    }
+    return Reservation.objects.create(**{**row, **given})
+
+
+def price(**given):
+    row = {"provider": "acme", "model": "m-1", "input_mtok": Decimal(1), "output_mtok": Decimal(1)}
+    return Price.objects.create(**{**row, **given})
+
+
+def test_sync_prices_fills_an_empty_table_and_then_rests():
+    first = run("sync-prices", "--provider", "openai")
+    count = Price.objects.filter(provider="openai", source="genai-prices").count()
+    assert count == Price.objects.count() > 100
+    assert f"Added {count:,} price rows in" in first
+    assert Price.objects.filter(model="gpt-5-mini", service_tier="batch").exists()
+    second = run("sync-prices", "--provider", "openai")
+    assert "Added 0 price rows" in second
+    assert "New: 0\nChanged: 0\nRejected: 0\nSame: " in second
+
+
+def test_sync_prices_dry_run_shows_and_adds_nothing():
+    text = run("sync-prices", "--dry-run", "--provider", "anthropic")
+    assert "anthropic claude-2: $8.00 in, $24.00 out" in text
+    assert "more\n" in text
+    assert "Would add" in text
+    assert not Price.objects.exists()
+
+
+def test_sync_prices_names_the_providers_there_are():
+    with pytest.raises(CommandError, match=r"No provider opnai\. There are: anthropic, "):
+        run("sync-prices", "--provider", "opnai")
+
+
+def test_sync_prices_without_its_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "genai_prices.data", None)
+    with pytest.raises(CommandError, match=r"pip install .token-allowance\[prices\]"):
+        run("sync-prices")
+
+
+class Fake:
+    """A store that answers what a test wants."""
+
+    def __init__(self, *, expired=(0,), drifts=()):
+        self.expired, self.drifts, self.asked = list(expired), list(drifts), []
+
+    def expire(self, now, *, charge, most):
+        self.asked.append(charge)
+        return self.expired.pop(0)
+
+    def rebuild(self, now):
+        return self.drifts
+
+
+@pytest.mark.parametrize(
+    ("on_expire", "charged"), [("release", "nothing"), ("charge", "charged as")]
+)
+def test_jobs_ends_leases_until_none_is_left(settings, monkeypatch, on_expire, charged):
+    settings.TOKEN_ALLOWANCE = {"ON_EXPIRE": on_expire}
+    store = Fake(expired=[500, 500, 7])
+    monkeypatch.setattr(jobs, "conf", SimpleNamespace(current=conf.current, store=lambda: store))
+    text = run("jobs")
+    assert "expire: 1,007 reservations ended without word" in text
+    assert charged in text
+    assert store.asked == [on_expire == "charge"] * 3
+
+
+def test_jobs_ends_a_lease_in_the_real_store():
+    past = timezone.now() - dt.timedelta(hours=1)
+    row = call(state="reserved", settled_at=None, created_at=past, expires_at=past)
+    assert "expire: 1 reservation ended" in run("jobs")
+    row.refresh_from_db()
+    assert row.state == "expired"
+
+
+def test_rebuild_prints_what_had_drifted(monkeypatch):
+    key = "8|tenant=acme|cost|day/1/UTC|20261130T000000Z"
+    store = Fake(drifts=[Drift(key, (100, 719), (5, 5))])
+    monkeypatch.setattr(rebuild, "conf", SimpleNamespace(store=lambda: store))
+    text = run("rebuild")
+    assert "tenant acme, daily cost:\n  used was $0.0001, is $0.000719\n" in text
+    assert "reserved" not in text
+
+
+def test_rebuild_without_drift():
+    assert run("rebuild") == "No counter had drifted.\n"
+
+
+def test_status_says_what_is_in_force(settings):
+    settings.TOKEN_ALLOWANCE = {"MODE": "observe"}
+    Limit.objects.create(tenant="*", amount=1)
+    now = timezone.now()
+    call(state="reserved", settled_at=None, expires_at=now + dt.timedelta(minutes=5))
+    call(state="reserved", settled_at=None, expires_at=now - dt.timedelta(minutes=5))
+    Switch.objects.create(feature="agent", reason="runaway loop", by="ops")
+    Switch.objects.create(feature="old", reason="over", by="ops", ends_at=now)
+    text = run("status")
+    assert "Mode: observe (nothing is refused)" in text
+    assert "DatabaseStore" in text
+    assert "Active limits: 1" in text
+    assert "Calls in flight: 1, overdue: 1" in text
+    assert "Engaged switches: 1\n  feature agent: by ops since" in text
+    assert "runaway loop" in text
+
+
+def test_doctor_is_content(settings):
+    settings.TOKEN_ALLOWANCE = {}
+    price()
+    Limit.objects.create(tenant="*", amount=1)
+    lines = run("doctor").splitlines()
+    assert [line.split()[0] for line in lines] == ["ok"] * 5
+
+
+def test_doctor_fails_with_sentences(settings):
+    settings.MIDDLEWARE = []
+    Limit.objects.create(model="m-9", amount=1)
+    ModelAlias.objects.create(alias="chat", provider="acme", model="m-8")
+    call(model="m-7", flags=["unpriced"])
+    call(model="m-7", flags=["unpriced", "estimated"])
+    call(model="m-6", flags=["estimated"])
+    out = StringIO()
+    with pytest.raises(CommandError, match="4 problems found"):
+        call_command("allowance", "doctor", stdout=out)
+    text = out.getvalue()
+    assert "There are no prices: run manage.py allowance sync-prices." in text
+    assert "Alias chat stands for a model without a price" in text
+    assert "model m-9 has no price" in text
+    assert "acme m-7 has no price; calls in 7 days: 2." in text
+    assert "m-6" not in text
+    assert "MIDDLEWARE has no" in text
+
+
+def test_doctor_names_a_setting_that_cannot_be_used(settings):
+    settings.TOKEN_ALLOWANCE = {"MOED": "observe"}
+    out = StringIO()
+    with pytest.raises(CommandError):
+        call_command("allowance", "doctor", stdout=out)
+    assert "did you mean 'MODE'?" in out.getvalue()
+
+
+def test_a_missing_subcommand_lists_them():
+    with pytest.raises(CommandError, match="SUBCOMMAND"):
+        run()

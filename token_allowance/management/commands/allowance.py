@@ -1,0 +1,34 @@
+"""``manage.py allowance <subcommand>``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from token_allowance.exceptions import StoreUnavailable
+from token_allowance.management.subcommands import doctor, jobs, rebuild, status, sync_prices
+
+SUBCOMMANDS = {
+    "status": status,
+    "doctor": doctor,
+    "sync-prices": sync_prices,
+    "jobs": jobs,
+    "rebuild": rebuild,
+}
+
+
+class Command(BaseCommand):
+    help = "Look after budgets: prices, leases, counters."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        choices = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
+        for name, module in SUBCOMMANDS.items():
+            texts = {"help": module.HELP, "description": module.HELP}
+            module.add_arguments(choices.add_parser(name, **texts))
+
+    def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
+        try:
+            SUBCOMMANDS[subcommand].run(self.stdout, options)
+        except StoreUnavailable as error:
+            raise CommandError(str(error)) from error

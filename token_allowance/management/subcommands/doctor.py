@@ -1,0 +1,126 @@
+"""``doctor``: is everything in place that makes a budget hold?"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+from collections.abc import Iterator
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.management.base import CommandError, OutputWrapper
+from django.db.models import Count, Q
+from django.utils import timezone
+
+from token_allowance import conf, limits, pricing
+from token_allowance.exceptions import StoreUnavailable
+from token_allowance.models import Limit, ModelAlias, Price, Reservation
+
+HELP = "Look for what would keep a budget from holding; fails if something is broken."
+MIDDLEWARE = "token_allowance.middleware.AllowanceMiddleware"
+LOOKED_BACK = dt.timedelta(days=7)
+SHOWN = 20
+
+Finding = tuple[str, str]  # ok, warning or problem; a sentence
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """No arguments."""
+
+
+def run(out: OutputWrapper, options: dict[str, Any]) -> None:
+    problems = 0
+    for check in CHECKS:
+        for level, text in check():
+            problems += level == "problem"
+            out.write(f"{level:8} {text}")
+    if problems:
+        noun = "problem" if problems == 1 else "problems"
+        raise CommandError(f"{problems} {noun} found.")
+
+
+def settings() -> Iterator[Finding]:
+    found = conf.problems(getattr(django_settings, conf.NAME, {}))
+    yield from (("problem", text) for text in found)
+    if not found and conf.current().MODE == "observe":
+        yield "warning", "MODE is observe: nothing is refused."
+    elif not found:
+        yield "ok", "The settings can be used; MODE is enforce."
+
+
+def store() -> Iterator[Finding]:
+    probe = limits.open_budget(limits.Limit(), {}, timezone.now())
+    try:
+        conf.store().usage([probe])
+        wrong = conf.store().check()
+    except (StoreUnavailable, conf.ConfigurationError, ImportError) as error:
+        yield "problem", f"The store cannot be asked: {error}"
+        return
+    yield from (("problem", text) for text in wrong)
+    if not wrong:
+        yield "ok", f"{type(conf.store()).__name__} answers."
+
+
+def middleware() -> Iterator[Finding]:
+    installed = list(django_settings.MIDDLEWARE)
+    if MIDDLEWARE not in installed:
+        yield "warning", f"MIDDLEWARE has no {MIDDLEWARE}: refusals become server errors."
+    elif installed[-1] != MIDDLEWARE:
+        yield "warning", f"{MIDDLEWARE} is not the last of MIDDLEWARE."
+    else:
+        yield "ok", "The middleware is the last one."
+
+
+def active_limits() -> Iterator[Finding]:
+    unexpired = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
+    count = Limit.objects.filter(unexpired, is_active=True).count()
+    if count:
+        yield "ok", f"{count:,} limits are active." if count > 1 else "One limit is active."
+    else:
+        yield "warning", "No limit is active: every call is admitted."
+
+
+def prices() -> Iterator[Finding]:
+    if Price.objects.exists():
+        yield "ok", "There are prices."
+    else:
+        yield "problem", "There are no prices: run manage.py allowance sync-prices."
+    for alias in ModelAlias.objects.order_by("alias"):
+        if not priced(alias.model, alias.provider):
+            yield "problem", f"Alias {alias.alias} stands for a model without a price: {alias}."
+
+
+def unpriced_limits() -> Iterator[Finding]:
+    named = Limit.objects.filter(is_active=True, unit=limits.Unit.COST)
+    for limit in named.exclude(model__in=["", limits.EACH]):
+        if not priced(limit.model):
+            yield "problem", f"{limit}: model {limit.model} has no price."
+
+
+def unpriced_calls() -> Iterator[Finding]:
+    since = timezone.now() - LOOKED_BACK
+    calls = Reservation.objects.filter(created_at__gte=since, flags__icontains='"unpriced"')
+    counted = calls.order_by().values_list("provider", "model").annotate(n=Count("id"))
+    for provider, model, count in counted.order_by("-n")[:SHOWN]:
+        if not priced(model, provider):
+            yield "problem", f"{provider} {model} has no price; calls in 7 days: {count:,}."
+
+
+def priced(model: str, provider: str = "") -> bool:
+    """Is there a price under one of the names by which the model is looked up?"""
+    names = pricing.name_candidates(model)
+    if ModelAlias.objects.filter(alias=model).exists():
+        return True
+    found = Price.objects.filter(model__in=names)
+    return (found.filter(provider=provider) if provider else found).exists()
+
+
+CHECKS = (
+    settings,
+    store,
+    middleware,
+    active_limits,
+    prices,
+    unpriced_limits,
+    unpriced_calls,
+)
