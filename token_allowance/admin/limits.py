@@ -1,0 +1,158 @@
+"""Limits: defined here in dollars and words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from token_allowance import conf, limits, money
+from token_allowance.admin.base import NOTHING, AllowanceAdmin, figure
+from token_allowance.admin.limit_form import LimitForm
+from token_allowance.exceptions import StoreUnavailable
+from token_allowance.models import Limit, Tenant
+from token_allowance.stores.base import Room
+from token_allowance.windows import Window
+
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
+class LooksAtFilter(admin.SimpleListFilter):
+    title = "applies to"
+    parameter_name = "looks_at"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        named = [(name, f"{name}s") for name in limits.DIMENSIONS]
+        return [*named, ("everyone", "everyone together")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() == "everyone":
+            return queryset.filter(**dict.fromkeys(limits.DIMENSIONS, ""))
+        if self.value() in limits.DIMENSIONS:
+            return queryset.exclude(**{str(self.value()): ""})
+        return queryset
+
+
+@admin.register(Limit)
+class LimitAdmin(AllowanceAdmin):
+    form = LimitForm
+    save_as = True
+    list_display = ["applies_to", "amount_shown", "window_shown", "used_now", "mode_shown",
+                    "is_active", "zone_shown", "expires_at"]  # fmt: skip
+    list_filter = [LooksAtFilter, "window", "unit", "mode", "is_active"]
+    search_fields = ["tenant", "user", "session", "feature", "model", "plan"]
+    search_help_text = "Part of a tenant, user, session, feature, model or plan."
+    fieldsets = [
+        ("Whose budget", {"fields": [*limits.DIMENSIONS, "plan"]}),
+        ("How much", {"fields": [("amount", "unit")]}),
+        ("How long", {"fields": ["window", ("anchor_day", "time_zone")]}),
+        ("In force", {"fields": ["mode", "is_active", "expires_at"]}),
+    ]
+    in_words = ["applies_to", "amount_shown", "window_shown", "zone_shown", "mode_shown",
+                "is_active", "expires_at"]  # fmt: skip
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        if obj is not None and not self.has_change_permission(request, obj):
+            return [(None, {"fields": self.in_words})]
+        return self.fieldsets
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        if obj is not None and not self.has_change_permission(request, obj):
+            return self.in_words
+        return ()
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        changes = super().get_changelist_instance(request)
+        add_figures(changes.result_list)
+        return changes
+
+    def save_model(self, request: HttpRequest, obj: Limit, form: Any, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        if change and "amount" in form.changed_data:
+            text = f"The amount is {obj.amount_text} now. What was spent in this window is kept."
+            self.message_user(request, text, messages.INFO)
+
+    @admin.display(description="applies to")
+    def applies_to(self, limit: Limit) -> str:
+        return limit.scope_text
+
+    @admin.display(description="amount", ordering="amount")
+    def amount_shown(self, limit: Limit) -> str | SafeString:
+        return figure(limit.amount_text)
+
+    @admin.display(description="window", ordering="window")
+    def window_shown(self, limit: Limit) -> str:
+        if limit.window == Window.WEEK:
+            return f"a week from {WEEKDAYS[limit.anchor_day - 1]}"
+        if limit.window == Window.MONTH and limit.anchor_day > 1:
+            return f"a month from day {limit.anchor_day}"
+        return limit.get_window_display()
+
+    @admin.display(description="time zone", ordering="time_zone")
+    def zone_shown(self, limit: Limit) -> str:
+        if limit.time_zone or limit.window == Window.TOTAL:
+            return limit.time_zone or NOTHING
+        default = conf.current().zone_name
+        return f"tenant's or {default}" if limit.tenant else default
+
+    @admin.display(description="when spent", ordering="mode")
+    def mode_shown(self, limit: Limit) -> str:
+        return "is noted" if "observe" in (limit.mode, conf.current().MODE) else "refuses"
+
+    @admin.display(description="used now")
+    def used_now(self, limit: Limit) -> str | SafeString:
+        """Only where the limit is one budget; one for each value has no single figure."""
+        room: Room | None = getattr(limit, "room", None)
+        if room is None:
+            return NOTHING
+        percent = 100 * room.used // room.budget.limit.amount if room.budget.limit.amount else 100
+        used = money.format_usd(room.used) if limit.unit == limits.Unit.COST else f"{room.used:,}"
+        return format_html(
+            '<span class="figure">{}, {}%</span> '
+            '<meter min="0" max="100" high="89" low="69" optimum="0" value="{}" '
+            'aria-label="{}% used"></meter>',
+            used, percent, min(percent, 100), percent,
+        )  # fmt: skip
+
+
+def add_figures(rows: Iterable[Limit]) -> None:
+    """Put ``room`` on each limit that is one budget, all with one question to the store."""
+    single = [row for row in rows if is_one_budget(row)]
+    if not single:
+        return
+    named = [row.tenant for row in single if row.tenant and not row.time_zone]
+    zones = dict(Tenant.objects.filter(key__in=named).values_list("key", "time_zone"))
+    now = timezone.now()
+    budgets = [open_budget(row, zones.get(row.tenant, ""), now) for row in single]
+    try:
+        rooms = conf.store().usage(budgets)
+    except StoreUnavailable:
+        return
+    for row, room in zip(single, rooms, strict=True):
+        row.room = room  # type: ignore[attr-defined]
+
+
+def is_one_budget(row: Limit) -> bool:
+    return row.is_active and all(getattr(row, d) != limits.EACH for d in limits.DIMENSIONS)
+
+
+def open_budget(row: Limit, tenant_zone: str, now: Any) -> limits.Budget:
+    zone = row.time_zone or tenant_zone or conf.current().zone_name
+    values = {name: getattr(row, name) for name in limits.DIMENSIONS}
+    limit = limits.Limit(
+        id=row.pk,
+        **values,
+        window=Window(row.window),
+        anchor_day=row.anchor_day,
+        time_zone=zone,
+        unit=limits.Unit(row.unit),
+        amount=row.amount,
+        tracked_since=row.tracked_since,
+    )
+    return limits.open_budget(limit, values, now)
