@@ -113,11 +113,12 @@ class LimitAdmin(AllowanceAdmin):
             return NOTHING
         percent = 100 * room.used // room.budget.limit.amount if room.budget.limit.amount else 100
         used = money.format_usd(room.used) if limit.unit == limits.Unit.COST else f"{room.used:,}"
+        text = "under 1%" if room.used and not percent else f"{percent}%"
         return format_html(
-            '<span class="figure">{}, {}%</span> '
+            '<span class="figure">{}, {}</span> '
             '<meter min="0" max="100" high="89" low="69" optimum="0" value="{}" '
-            'aria-label="{}% used"></meter>',
-            used, percent, min(percent, 100), percent,
+            'aria-label="{} used"></meter>',
+            used, text, min(percent, 100), text,
         )  # fmt: skip
 
 
