@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 from django.db import Error, InterfaceError, OperationalError, connections
@@ -29,6 +28,8 @@ MOST = {"sqlite": 1}  # one writer at a time: waiting in the process is fairer t
 TAKE_SECONDS = 30
 MAX_AGE_SECONDS = 300.0
 IDLE_SECONDS = 60.0
+
+_pools: dict[str, OwnConnections] = {}
 
 
 def run(alias: str, operation: Callable[[BaseDatabaseWrapper], T]) -> T:
@@ -47,10 +48,13 @@ def run(alias: str, operation: Callable[[BaseDatabaseWrapper], T]) -> T:
     raise AssertionError("unreachable")
 
 
-@lru_cache(maxsize=16)
 def own(alias: str) -> OwnConnections:
     """The pool of this process for one database alias."""
-    return OwnConnections(alias, most=MOST.get(connections[alias].vendor, 16))
+    pool = _pools.get(alias)
+    if pool is None:  # of threads that get here at once, all take what the first has put down
+        made = OwnConnections(alias, most=MOST.get(connections[alias].vendor, 16))
+        pool = _pools.setdefault(alias, made)
+    return pool
 
 
 class Borrowed:
@@ -83,11 +87,11 @@ class OwnConnections:
         self._begin()
 
     def _begin(self) -> None:
-        self._pid = os.getpid()
         self._idle: list[Borrowed] = []
         self._place: tuple[object, ...] = ()
         self._lock = threading.Lock()
         self._free = threading.Semaphore(self.most)
+        self._pid = os.getpid()  # last: a thread that sees it must find nothing of the parent's
 
     def run(self, operation: Callable[[BaseDatabaseWrapper], T]) -> T:
         """Run an operation that may be repeated: once more if a kept connection proved dead."""
