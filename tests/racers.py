@@ -1,0 +1,86 @@
+"""The four processes of a race, seen from the test that starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from django.db import connections
+
+ROOT = Path(__file__).resolve().parents[1]
+PROCESSES = 4
+
+
+class Racers:
+    """The four processes. They import once and serve every test of this file."""
+
+    def __init__(self, url: str) -> None:
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONDEVMODE"}  # it is slow
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.races"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=ROOT,
+                env=environment,
+            )
+            for _ in range(PROCESSES)
+        ]
+        names = {alias: str(connections[alias].settings_dict["NAME"]) for alias in connections}
+        self._ask([{"databases": names, "url": url}] * PROCESSES)
+
+    def race(self, alias: str, kind: str, callers: list[list[dict[str, Any]]]) -> dict[str, int]:
+        """Share the callers out among the processes and let all of them go at once."""
+        rounds = [
+            {"alias": alias, "kind": kind, "callers": callers[number::PROCESSES]}
+            for number in range(PROCESSES)
+        ]
+        assert self._ask(rounds) == ["ready"] * PROCESSES
+        for process in self.processes:
+            self._write(process, "go")
+        answers = [self._read(process) for process in self.processes]
+        assert [error for answer in answers for error in answer["errors"]] == []
+        return {name: sum(a[name] for a in answers) for name in ("admitted", "refused")}
+
+    def settle(self, alias: str) -> None:
+        self._ask([{"alias": alias, "kind": "settle"}] * PROCESSES)
+
+    def rest(self, alias: str) -> None:
+        """Close their idle connections, which makes the server count what they did."""
+        self._ask([{"alias": alias, "kind": "rest"}] * PROCESSES)
+
+    def close(self) -> None:
+        for process in self.processes:
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in self.processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+    def _ask(self, documents: list[Any]) -> list[Any]:
+        for process, document in zip(self.processes, documents, strict=True):
+            self._write(process, document)
+        return [self._read(process) for process in self.processes]
+
+    @staticmethod
+    def _write(process: subprocess.Popen[str], document: Any) -> None:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(document) + "\n")
+        process.stdin.flush()
+
+    @staticmethod
+    def _read(process: subprocess.Popen[str]) -> Any:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, "a racing process has ended; its last words are on standard error"
+        return json.loads(line)
