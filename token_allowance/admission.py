@@ -47,7 +47,7 @@ def remaining(
 ) -> list[Remaining]:  # fmt: skip
     """The budgets that calls so attributed are counted in. What is not given comes from around."""
     charge = charge_to(tenant=tenant, user=user, session=session, feature=feature).charge()
-    return threads.call(lambda: _remaining(charge.attribution(), model))
+    return threads.call(_remaining, charge.attribution(), model)
 
 
 async def aremaining(
@@ -68,7 +68,7 @@ def admit(
     Charges nothing and holds nothing: the calls themselves are still checked one by one.
     """
     charge = charge_to(tenant=tenant, user=user, session=session, feature=feature).charge()
-    threads.call(lambda: _admit(charge, charge.attribution(), model))
+    threads.call(_admit, charge, charge.attribution(), model)
 
 
 async def aadmit(

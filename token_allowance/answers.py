@@ -91,13 +91,17 @@ class Answer:
             self._settle_stream(self._reader.report(), ended=True)
 
     def closed(self, *flags: str) -> None:
-        """The caller left before the end."""
-        if self._decode is None or (not self._streams and self._fed):
+        """The caller left before the end: an SDK that retries does not read an error's body."""
+        if self.status >= 400:
+            self.reservation.release(*flags)
+        elif self._decode is None:
             self._unreadable()
-        elif not self._streams:
-            self.reservation.settle_estimate("uncertain", *flags, request_id=self.request_id)
-        else:
+        elif self._streams:
             self._settle_stream(self._reader.report(), ended=False, flags=flags)
+        elif self._body:
+            self._settle_whole(self.adapter.response(bytes(self._body)))
+        else:
+            self.reservation.settle_estimate("uncertain", *flags, request_id=self.request_id)
 
     def failed(self) -> None:
         """The connection broke."""

@@ -206,7 +206,10 @@ def _wrapper(function: Callable[..., Any], charge: Callable[..., Charge]) -> Cal
 
 
 def steps(inner: Generator[Any, Any, Any], charge: Charge) -> Generator[Any, Any, Any]:
-    """A generator each of whose steps runs under ``charge``, and whose consumer does not."""
+    """A generator each of whose steps runs under ``charge``, and whose consumer does not.
+
+    What a step makes current (a ``charge_to`` held across a yield) is current again in the next.
+    """
     advance: Callable[[], Any] = functools.partial(next, inner)
     try:
         while True:
@@ -215,6 +218,7 @@ def steps(inner: Generator[Any, Any, Any], charge: Charge) -> Generator[Any, Any
                     value = advance()
                 except StopIteration as stop:
                     return stop.value
+                charge = current()
             try:
                 sent = yield value
             except GeneratorExit:
@@ -238,6 +242,7 @@ async def async_steps(inner: AsyncGenerator[Any, Any], charge: Charge) -> AsyncG
                     value = await advance()
                 except StopAsyncIteration:
                     return
+                charge = current()
             try:
                 sent = yield value
             except GeneratorExit:

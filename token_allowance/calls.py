@@ -134,7 +134,7 @@ class call:
 
     def __enter__(self) -> call:
         charge = self._charge_to.charge()
-        made = threads.call(lambda: reserve(self.attempt, charge.attribution(), charge))
+        made = threads.call(reserve, self.attempt, charge.attribution(), charge)
         return self._begin(charge, made)
 
     def __exit__(

@@ -95,10 +95,8 @@ class Meter:
             body=None if with_usage is None else json.dumps(with_usage).encode(),
         )
 
-    def reserve(
-        self, call: ModelCall, charge: Charge, attribution: Attribution | None = None
-    ) -> Reservation:
-        return reserve(call.attempt, attribution or charge.attribution(), charge)
+    def reserve(self, call: ModelCall, charge: Charge, attribution: Attribution) -> Reservation:
+        return reserve(call.attempt, attribution, charge)
 
     def over(self, other: Meter) -> Meter:
         """This meter put over one that the client already had: metered once, not twice."""

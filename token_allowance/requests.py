@@ -18,10 +18,11 @@ from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.contrib.sessions.backends import signed_cookies
 from django.db import connections
 from django.http import HttpRequest
+from django.utils.crypto import salted_hmac
 from django.utils.functional import LazyObject, empty
 
 from token_allowance import conf
-from token_allowance.attribution import NAMES, Charge
+from token_allowance.attribution import NAMES, Charge, Job
 from token_allowance.limits import Attribution, checked_identifier
 from token_allowance.runs import Run
 
@@ -36,7 +37,8 @@ def charge_of(request: HttpRequest) -> Charge:
     max_calls, max_cost_micros = settings.max_calls, settings.max_cost_micros
     capped = max_calls is not None or max_cost_micros is not None
     runs = (Run(max_calls, max_cost_micros),) if capped else ()
-    return Charge(source=RequestSource(request), runs=runs, trace_id=trace_id(request))
+    source = RequestSource(request)
+    return Charge(source=source, runs=runs, trace_id=trace_id(request), job=Job())
 
 
 def trace_id(request: HttpRequest) -> str:
@@ -224,8 +226,15 @@ def _valid(values: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def _key(session: Any) -> str | None:
+    """A name for the session, not its key: a reader of the ledger must not be able to use it."""
     key: str | None = getattr(session, "session_key", None)
-    return key
+    return session_name(key) if key else None
+
+
+def session_name(session_key: str) -> str:
+    """What a server session is called in budgets and in the ledger: 32 hex digits."""
+    made = salted_hmac("token_allowance.session", session_key, algorithm="sha256")
+    return made.hexdigest()[:32]
 
 
 def _unloaded(user: object) -> bool:

@@ -14,7 +14,14 @@ from django.utils import timezone
 
 from token_allowance import conf, entries, policy, settlements
 from token_allowance.attribution import Charge
-from token_allowance.exceptions import CapExceeded, ReservationError, StoreUnavailable
+from token_allowance.exceptions import (
+    CapExceeded,
+    ReservationError,
+    StoreUnavailable,
+    SwitchEngaged,
+    Unattributed,
+    UnknownModel,
+)
 from token_allowance.limits import NOTHING, Amounts, Attribution
 from token_allowance.money import MAX_MICROS
 from token_allowance.plans import Attempt, Plan, amounts, blind, find_price, plan
@@ -183,9 +190,8 @@ def _reserve(
     decided = policy.current() if store.checks_version else policy.confirmed()
     expired_before = False
     for _ in range(TRIES):
-        reservation = Reservation(
-            plan(attempt, attribution, charge.runs, decided, now), charge, now
-        )
+        planned, decided = _plan(attempt, attribution, charge, decided, now)
+        reservation = Reservation(planned, charge, now)
         request = reservation.request(reservation.amounts, conf.current().RESERVATION_SECONDS, now)
         _take_from_runs(reservation)
         try:
@@ -206,6 +212,23 @@ def _reserve(
         else:
             raise exceeded(request, decision.rooms, attribution, charge.trace_id)
     raise StoreUnavailable("The limits are being changed faster than a call can be checked.")
+
+
+def _plan(
+    attempt: Attempt,
+    attribution: Attribution,
+    charge: Charge,
+    decided: policy.Policy,
+    now: dt.datetime,
+) -> tuple[Plan, policy.Policy]:
+    """The plan, and the policy it follows: nothing is refused by one that may be out of date."""
+    try:
+        return plan(attempt, attribution, charge.runs, decided, now), decided
+    except (SwitchEngaged, Unattributed, UnknownModel):
+        confirmed = policy.confirmed()
+        if confirmed is decided:
+            raise
+        return plan(attempt, attribution, charge.runs, confirmed, now), confirmed
 
 
 def expire(now: dt.datetime) -> int:

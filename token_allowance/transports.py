@@ -114,7 +114,7 @@ def _sync_transport(hx: ModuleType) -> Any:
                 call = None if charge.covered else self.meter.recognise(request, request.read)
                 if call is None:
                     return self.inner.handle_request(request)
-                reservation = threads.call(self.meter.reserve, call, charge)
+                reservation = threads.call(self.meter.reserve, call, charge, charge.attribution())
             except AllowanceError as error:
                 return refused(request, error)
             try:

@@ -1,0 +1,109 @@
+"""Kill switches: engaged and released by target, with a history, in or out of a transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from token_allowance import allowance
+from token_allowance.models import Price, Switch, SwitchEvent
+
+GPT: dict[str, Any] = {"provider": "openai", "model": "gpt-5-mini", "tenant": "acme", "user": "ana"}
+
+
+@pytest.fixture(autouse=True)
+def price(transactional_db: None) -> None:
+    Price.objects.create(provider="openai", model="gpt-5-mini", input_mtok="1", output_mtok="1")
+
+
+def stopped(**attribution: Any) -> bool:
+    try:
+        with allowance.call(**(GPT | attribution)) as call:
+            call.release()
+    except allowance.SwitchEngaged:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("target", "hits", "spares"),
+    [
+        ({"everything": True}, {}, None),
+        ({"tenant": "acme"}, {}, {"tenant": "globex"}),
+        ({"feature": "agent"}, {"feature": "agent"}, {"feature": "chat"}),
+        ({"model": "gpt-5-mini"}, {}, None),
+        (
+            {"tenant": "acme", "feature": "x"},
+            {"feature": "x"},
+            {"tenant": "globex", "feature": "x"},
+        ),
+    ],
+)
+def test_a_switch_stops_what_it_names(
+    target: dict[str, Any], hits: dict[str, Any], spares: dict[str, Any] | None
+) -> None:
+    allowance.engage(**target, reason="loop", by="ana")
+    assert stopped(**hits)
+    assert spares is None or not stopped(**spares)
+    assert allowance.disengage(**target, by="ana")
+    assert not stopped(**hits)
+
+
+def test_the_shorthand_is_split_at_the_first_colon() -> None:
+    allowance.engage("feature:a:b", reason="loop", by="ana")
+    assert stopped(feature="a:b")
+    allowance.engage("global", reason="all", by="ana")
+    assert stopped()
+
+
+@pytest.mark.parametrize("text", ["agent", "colour:red", "feature:", "everything"])
+def test_an_unclear_target_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"target|value"):
+        allowance.engage(text, reason="loop", by="ana")
+
+
+def test_neither_nothing_nor_both_is_a_target() -> None:
+    with pytest.raises(ValueError, match="everything=True"):
+        allowance.engage(reason="loop", by="ana")
+    with pytest.raises(ValueError, match="everything=True"):
+        allowance.engage("global", tenant="acme", reason="loop", by="ana")
+
+
+def test_a_reason_is_needed() -> None:
+    with pytest.raises(ValueError, match="reason"):
+        allowance.engage("global", reason=" ", by="ana")
+
+
+def test_history_is_kept_and_a_second_engagement_replaces_the_first() -> None:
+    allowance.engage("feature:agent", reason="loop", by="ana")
+    allowance.engage("feature:agent", reason="still", by="bob", minutes=5)
+    assert Switch.objects.get().reason == "still"
+    allowance.disengage("feature:agent", by="eve", reason="fixed")
+    assert not allowance.disengage("feature:agent", by="eve")
+    allowance.engage("feature:agent", reason="again", by="ana")
+    events = SwitchEvent.objects.values_list("action", "by", "reason")
+    assert list(events) == [
+        ("engaged", "ana", "loop"),
+        ("engaged", "bob", "still"),
+        ("released", "eve", "fixed"),
+        ("engaged", "ana", "again"),
+    ]
+    assert Switch.objects.count() == 2
+
+
+def test_a_switch_outlives_the_caller_s_rollback() -> None:
+    with transaction.atomic():
+        allowance.engage("global", reason="loop", by="ana")
+        transaction.set_rollback(True)
+    assert stopped()
+
+
+def test_a_coroutine_can_pull_it_too() -> None:
+    async def pull() -> bool:
+        await allowance.aengage("global", reason="loop", by="ana")
+        return await allowance.adisengage("global", by="ana")
+
+    assert asyncio.run(pull())
