@@ -128,15 +128,18 @@ def test_only_certain_names_are_stored():
     assert names == ["m-1", "m-one", "n-2-latest", "n-2"]
 
 
-def test_prices_for_hours_of_the_day_are_left_out_and_counted():
+@pytest.mark.parametrize(("by_day", "by_night"), [(2, 1), (1, 2)])
+def test_a_model_with_prices_for_hours_of_the_day_has_its_dearest(by_day, by_night):
     night = TimeOfDateConstraint(dt.time(0, tzinfo=dt.UTC), dt.time(8, tzinfo=dt.UTC))
     prices = [
-        ConditionalPrice(prices=Bundled(input_mtok=Decimal(2), output_mtok=Decimal(2))),
-        ConditionalPrice(night, prices=Bundled(input_mtok=Decimal(1), output_mtok=Decimal(1))),
+        ConditionalPrice(prices=Bundled(input_mtok=Decimal(by_day), output_mtok=Decimal(3))),
+        ConditionalPrice(
+            night, prices=Bundled(input_mtok=Decimal(by_night), output_mtok=Decimal(3))
+        ),
     ]
-    bundle = read(model(prices))
-    assert [row.input_mtok for row in bundle.prices] == [2]
-    assert bundle.skipped["prices for hours of the day"] == 1
+    assert [(row.input_mtok, row.effective_from) for row in read(model(prices)).prices] == [
+        (2, None)
+    ]
 
 
 @pytest.mark.parametrize("wrong", ["-1000000", "-0.01", "NaN", "Infinity", "1000000"])

@@ -101,7 +101,7 @@ def _equals(clause: Any) -> Iterator[str]:
 
 
 def _rows(provider: str, model: genai.ModelInfo, skipped: Counter[str]) -> Iterator[ModelPrice]:
-    model = _without_hours(model, skipped)
+    model = _at_its_dearest_hour(model, skipped)
     if not model.prices:
         skipped["models without a price"] += 1
         return
@@ -121,16 +121,19 @@ def _rows(provider: str, model: genai.ModelInfo, skipped: Counter[str]) -> Itera
             before = rows
 
 
-def _without_hours(model: genai.ModelInfo, skipped: Counter[str]) -> genai.ModelInfo:
-    """The model without prices for hours of the day, which our rows cannot express."""
+def _at_its_dearest_hour(model: genai.ModelInfo, skipped: Counter[str]) -> genai.ModelInfo:
+    """Our rows know no hours of the day, and a budget must never undercount: the dearest counts."""
     prices, variants = model.prices, model.price_variants or []
-    kept = prices
-    if isinstance(prices, list):
-        kept = [price for price in prices if not _hourly(price)]
-        skipped["prices for hours of the day"] += len(prices) - len(kept)
+    if isinstance(prices, list) and any(_hourly(price) for price in prices):
+        prices = max((c.prices for c in prices), key=_bases)
     lasting = [variant for variant in variants if not _hourly(variant)]
-    skipped["prices for hours of the day"] += len(variants) - len(lasting)
-    return replace(model, prices=kept, price_variants=lasting)
+    skipped["tiers for hours of the day"] += len(variants) - len(lasting)
+    return replace(model, prices=prices, price_variants=lasting)
+
+
+def _bases(price: genai.ModelPrice) -> list[Decimal]:
+    rates = (price.input_mtok, price.output_mtok)
+    return [getattr(rate, "base", rate) or NOTHING for rate in rates]
 
 
 def _hourly(conditional: Any) -> bool:
