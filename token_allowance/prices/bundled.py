@@ -132,7 +132,7 @@ def _at_its_dearest_hour(model: genai.ModelInfo, skipped: Counter[str]) -> genai
 
 
 def _bases(price: genai.ModelPrice) -> list[Decimal]:
-    rates = (price.input_mtok, price.output_mtok)
+    rates: tuple[Any, ...] = (price.input_mtok, price.output_mtok)
     return [getattr(rate, "base", rate) or NOTHING for rate in rates]
 
 
