@@ -72,6 +72,13 @@ BEGIN
         FOR EACH ROW EXECUTE FUNCTION token_allowance_tenant_tracked_v1();
 END $do$;
 
+-- Has this call been reserved before, by its id or by its tenant's idempotency key?
+CREATE OR REPLACE FUNCTION token_allowance_known_v1(p_row jsonb) RETURNS boolean LANGUAGE sql STABLE AS $fn$
+    SELECT EXISTS (SELECT FROM token_allowance_reservation r WHERE r.id = (p_row ->> 'id')::uuid)
+        OR EXISTS (SELECT FROM token_allowance_reservation r WHERE r.idempotency_key <> ''
+            AND r.idempotency_key = p_row ->> 'idempotency_key' AND r.tenant = p_row ->> 'tenant')
+$fn$;
+
 -- Reserve: take the needs from every counter, or from none.
 --
 -- p_keys     {'8|tenant=acme|cost|day/1/UTC|20261130T000000Z', '9|global|…'}, in lock order
@@ -122,10 +129,8 @@ BEGIN
             status := 'stale';
         ELSIF cardinality(seeds) > 0 THEN
             status := 'seed'; marks := seeds;
-        ELSIF EXISTS (SELECT FROM token_allowance_reservation r WHERE r.id = (p_row ->> 'id')::uuid) THEN
-            status := 'repeat';
         ELSE
-            status := 'refused';
+            status := CASE WHEN token_allowance_known_v1(p_row) THEN 'repeat' ELSE 'refused' END;
         END IF;
         RETURN;
     END IF;
@@ -170,7 +175,9 @@ BEGIN
         END IF;
         status := 'admitted';
     EXCEPTION WHEN SQLSTATE 'TA001' THEN  -- the block's updates are undone
-        NULL;
+        IF status = 'refused' AND token_allowance_known_v1(p_row) THEN
+            status := 'repeat';
+        END IF;
     END;
 END $fn$;
 
