@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
+from uuid import UUID
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -157,7 +158,7 @@ def find(connection: BaseDatabaseWrapper, wanted: Mapping[str, str]) -> Row | No
         row[name] = _iso(row[name])
     for name in DOCUMENTS:
         row[name] = json.loads(row[name]) if isinstance(row[name], str) else row[name]
-    row["id"] = str(row["id"])
+    row["id"] = str(UUID(str(row["id"])))
     row["cost_exact"] = None if row["cost_exact"] is None else str(row["cost_exact"])
     return row
 

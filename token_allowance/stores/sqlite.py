@@ -245,6 +245,7 @@ def _lease(request: Request) -> str:
     return dt.datetime.fromtimestamp(end, dt.UTC).isoformat()
 
 
-def _moment(text: str) -> dt.datetime:
-    moment = dt.datetime.fromisoformat(text)
+def _moment(value: dt.datetime | str) -> dt.datetime:
+    """A column's value: a naive datetime where Django has registered its converters."""
+    moment = dt.datetime.fromisoformat(value) if isinstance(value, str) else value
     return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
