@@ -48,19 +48,18 @@ class Answer:
         self.reservation = reservation
         self.adapter = adapter
         self.status = status
-        self.hides_usage = hides_usage
         self.request_id = headers.get("x-request-id") or headers.get("request-id") or ""
         self._decode = decoder(headers.get("content-encoding", "").strip().lower())
         self._streams = headers.get("content-type", "").startswith(EVENT_STREAM)
+        #: Does the caller see less than was sent? Then it sees it decoded.
+        self.hides_usage = hides_usage and self._streams and self._decode is not None
         self._reader: Reader = adapter.reader()
         self._framer = Framer()
         self._body = bytearray()
-        self._fed = False
         self._extended_at = time.monotonic()
 
     def feed(self, chunk: bytes) -> bytes:
         """Read a chunk; returns what the caller shall see of it."""
-        self._fed = True
         if self._decode is None:
             return chunk
         try:
@@ -92,14 +91,14 @@ class Answer:
 
     def closed(self, *flags: str) -> None:
         """The caller left before the end: an SDK that retries does not read an error's body."""
-        if self.status >= 400:
-            self.reservation.release(*flags)
-        elif self._decode is None:
+        if self._decode is None:
             self._unreadable()
-        elif self._streams:
-            self._settle_stream(self._reader.report(), ended=False, flags=flags)
         elif self._body:
             self._settle_whole(self.adapter.response(bytes(self._body)))
+        elif self.status >= 400:
+            self.reservation.release(*flags)
+        elif self._streams:
+            self._settle_stream(self._reader.report(), ended=False, flags=flags)
         else:
             self.reservation.settle_estimate("uncertain", *flags, request_id=self.request_id)
 

@@ -219,13 +219,16 @@ class _abandoned:
 
 
 def _answer(reservation: Reservation, call: ModelCall, response: Any) -> Answer:
-    return Answer(
+    answer = Answer(
         reservation,
         call.adapter,
         response.status_code,
         response.headers,
         hides_usage=call.body is not None,
     )
+    if answer.hides_usage:
+        response.headers.pop("content-encoding", None)
+    return answer
 
 
 def _unanswered(reservation: Reservation, error: BaseException) -> None:
