@@ -126,7 +126,7 @@ class Lab:
     def store(self) -> type[FlakyStore]:
         return FlakyStore
 
-    def price(self, provider: str, model: str, input_mtok: int, output_mtok: int, **more: Any):
+    def price(self, provider: str, model: str, input_mtok: Any, output_mtok: Any, **more: Any):
         Price.objects.using(self.using).create(
             provider=provider, model=model, input_mtok=input_mtok, output_mtok=output_mtok, **more
         )
