@@ -121,6 +121,8 @@ class Answer:
                 hidden = self.hides_usage and self.adapter.is_usage_only(frame.data)
             if not hidden:
                 shown += frame.raw
+            elif frame.raw.startswith(b"\n"):  # the second half of the line end before it
+                shown += b"\n"
         return bytes(shown)
 
     def _unreadable(self) -> None:
