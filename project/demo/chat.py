@@ -1,0 +1,43 @@
+"""One question to a model, answered at once or piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from project.demo import clients
+from project.demo.offers import Offer
+
+
+def whole(offer: Offer, question: str) -> str:
+    """The answer. Raises an AllowanceError if a budget has no room, and nothing was sent."""
+    with clients.opened(offer) as client:
+        if offer.api == "anthropic":
+            message = client.messages.create(**_asked(offer, question))
+            return "".join(part.text for part in message.content if part.type == "text")
+        completion = client.chat.completions.create(**_asked(offer, question))
+        return completion.choices[0].message.content or ""
+
+
+def pieces(offer: Offer, question: str) -> Generator[str]:
+    """The answer as it comes. The first piece is empty: it says that the call was admitted."""
+    with clients.opened(offer) as client:
+        if offer.api == "anthropic":
+            with client.messages.stream(**_asked(offer, question)) as stream:
+                yield ""
+                yield from stream.text_stream
+            return
+        with client.chat.completions.create(**_asked(offer, question), stream=True) as chunks:
+            yield ""
+            for chunk in chunks:
+                if chunk.choices and chunk.choices[0].delta.content:
+                    yield chunk.choices[0].delta.content
+
+
+def _asked(offer: Offer, question: str) -> dict[str, Any]:
+    maximum = "max_tokens" if offer.api == "anthropic" else offer.max_name
+    return {
+        "model": offer.model,
+        "messages": [{"role": "user", "content": question}],
+        maximum: offer.max_output_tokens,
+    }
