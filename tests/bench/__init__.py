@@ -1,0 +1,1 @@
+"""What a metered call costs in time: ``python -m tests.bench [--quick]``."""
