@@ -47,6 +47,14 @@ BEGIN
     RETURN NEW;
 END $fn$;
 
+-- A lost counter must not be taken for one that has not been opened yet (case C61), nor a tenant's
+-- for one that has always counted: every limit starts anew, which costs one sum over the ledger.
+CREATE OR REPLACE FUNCTION token_allowance_track_anew_v1() RETURNS trigger LANGUAGE plpgsql AS $fn$
+BEGIN
+    UPDATE token_allowance_limit SET tracked_since = token_allowance_now_v1();
+    RETURN NULL;
+END $fn$;
+
 DO $do$
 DECLARE
     watched record;
@@ -70,6 +78,12 @@ BEGIN
     DROP TRIGGER IF EXISTS token_allowance_tracked ON token_allowance_tenant;
     CREATE TRIGGER token_allowance_tracked BEFORE INSERT OR UPDATE OR DELETE ON token_allowance_tenant
         FOR EACH ROW EXECUTE FUNCTION token_allowance_tenant_tracked_v1();
+    DROP TRIGGER IF EXISTS token_allowance_emptied ON token_allowance_tenant;
+    CREATE TRIGGER token_allowance_emptied AFTER TRUNCATE ON token_allowance_tenant
+        FOR EACH STATEMENT EXECUTE FUNCTION token_allowance_track_anew_v1();
+    DROP TRIGGER IF EXISTS token_allowance_lost ON token_allowance_counter;
+    CREATE TRIGGER token_allowance_lost AFTER DELETE OR TRUNCATE ON token_allowance_counter
+        FOR EACH STATEMENT EXECUTE FUNCTION token_allowance_track_anew_v1();
 END $do$;
 
 -- Has this call been reserved before, by its id or by its tenant's idempotency key?
@@ -134,13 +148,12 @@ BEGIN
         END IF;
         RETURN;
     END IF;
-    IF missing THEN  -- before any row lock, in lock order
-        INSERT INTO token_allowance_counter (key, used, reserved, since)
-        SELECT w.key, 0, 0, w.since FROM unnest(p_keys, p_since) AS w(key, since)
-        ON CONFLICT DO NOTHING;
-    END IF;
-
     BEGIN
+        IF missing THEN  -- before any row lock, in lock order
+            INSERT INTO token_allowance_counter (key, used, reserved, since)
+            SELECT w.key, 0, 0, w.since FROM unnest(p_keys, p_since) AS w(key, since)
+            ON CONFLICT DO NOTHING;
+        END IF;
         FOR i IN 1 .. n LOOP
             UPDATE token_allowance_counter c SET reserved = c.reserved + p_needs[i]
             WHERE c.key = p_keys[i]

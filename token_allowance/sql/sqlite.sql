@@ -28,3 +28,7 @@ END
 CREATE TRIGGER token_allowance_tenant_delete AFTER DELETE ON token_allowance_tenant BEGIN
     UPDATE token_allowance_limit SET tracked_since = {now} WHERE tenant IN ('*', OLD.key);
 END
+
+CREATE TRIGGER token_allowance_counter_lost AFTER DELETE ON token_allowance_counter BEGIN
+    UPDATE token_allowance_limit SET tracked_since = {now};
+END
