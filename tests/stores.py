@@ -22,7 +22,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F
 from django.test.utils import setup_databases, teardown_databases
 
-from token_allowance import entries
+from token_allowance import entries, reservations
+from token_allowance.attribution import NOBODY
 from token_allowance.limits import (
     DIMENSIONS,
     Amounts,
@@ -35,7 +36,6 @@ from token_allowance.limits import (
 from token_allowance.models import Counter, Reservation
 from token_allowance.plans import Attempt, Plan
 from token_allowance.policy import VERSION
-from token_allowance.reservations import new_id
 from token_allowance.stores import connections as own_connections
 from token_allowance.stores.base import Decision, Outcome, Request, Row, Settlement, Store, holds
 from token_allowance.stores.database import DatabaseStore
@@ -149,7 +149,7 @@ def request(
         observe=observe,
         flags=(),
     )
-    id = id or new_id()
+    id = id or reservations.new_id()
     row = entries.begun(id, plan, "", at)
     return Request(
         id=id, version=version, budgets=ordered, amounts=amounts, lease_seconds=lease, row=row,
@@ -188,6 +188,17 @@ def charge(store: Store, *budgets: Budget, cost: int = 0, tokens: int = 0, **giv
     assert reserve(store, asked).outcome is Outcome.ADMITTED
     assert store.settle(spent(asked, cost, tokens)) is Outcome.SETTLED
     return asked
+
+
+def hold(tokens: int, model: str = "m", **attribution: str) -> reservations.Reservation:
+    """Reserve tokens as a metered call does: through attribution, policy, estimate and store."""
+    attempt = Attempt(provider="openai", model=model, input_tokens=tokens, max_output_tokens=0)
+    return reservations.reserve(attempt, Attribution(**attribution), NOBODY)
+
+
+def spend(tokens: int, model: str = "m", **attribution: str) -> None:
+    """A whole call of that many tokens."""
+    hold(tokens, model, **attribution).settle(Usage(tokens))
 
 
 def version(store: Store) -> int:

@@ -11,6 +11,7 @@ from tests.stores import (
     NOW,
     budget,
     charge,
+    counters,
     figures,
     request,
     reserve,
@@ -166,3 +167,13 @@ def test_a_reserve_under_an_old_policy_is_stale_and_changes_nothing(store: Store
     assert store.reserve(asked).outcome is Outcome.STALE
     assert rows(store) == {}
     assert figures(store, day) == [(0, 0)]
+
+
+def test_a_refused_or_stale_reserve_opens_no_counter(store: Store) -> None:
+    day = budget(amount=10, tenant="acme")
+    assert reserve(store, request(day, cost=11)).outcome is Outcome.REFUSED
+    if store.checks_version:
+        asked = request(day, cost=4, version=version(store) - 1)
+        assert store.reserve(asked).outcome is Outcome.STALE
+        assert counters(store) == {}
+    assert all(figure == (0, 0) for figure in counters(store).values())
