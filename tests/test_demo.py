@@ -60,7 +60,8 @@ def test_the_check_keeps_every_promise_and_says_nothing_else():
     made = subprocess.run(
         [sys.executable, "manage.py", "demo", "--check"],
         cwd=ROOT,
-        env=environment(),
+        # A zone with an odd offset, and a proxy that nothing on loopback may ask.
+        env=environment() | {"TIME_ZONE": "Asia/Kathmandu", "HTTP_PROXY": "http://127.0.0.1:9"},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,
@@ -194,6 +195,11 @@ def test_good_figures_keep_every_promise(kept):
 def test_a_wrong_figure_breaks_its_promise_and_no_other(kept, changed, promise):
     [found] = broken(replace(kept, **changed))
     assert promise in found
+
+
+def test_an_answer_that_is_no_document_is_an_empty_one():
+    assert Answer(500, {}, "<h1>Server Error</h1>").document == {}
+    assert Answer(200, {}, "[]").document == {}
 
 
 @pytest.mark.parametrize(

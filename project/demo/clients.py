@@ -17,12 +17,19 @@ TIMEOUT_SECONDS = 120.0
 def opened(offer: Offer) -> Iterator[Any]:
     """An OpenAI or Anthropic client whose every model call is reserved and settled."""
     # Imported late: together they take longer to import than the rest of the demo to start.
+    sdk: Any
     if offer.api == "anthropic":
-        from anthropic import Anthropic as Client
+        import anthropic as sdk
+
+        kind = sdk.Anthropic
     else:
-        from openai import OpenAI as Client  # type: ignore[assignment]
-    with Client(
-        api_key=offer.api_key, base_url=offer.base_url, timeout=TIMEOUT_SECONDS, max_retries=1
+        import openai as sdk
+
+        kind = sdk.OpenAI
+    # What is on loopback must not be asked of a proxy that the environment names.
+    http = sdk.DefaultHttpxClient(trust_env=offer.real, timeout=TIMEOUT_SECONDS)
+    with kind(
+        api_key=offer.api_key, base_url=offer.base_url, max_retries=1, http_client=http
     ) as client:
         yield allowance.meter(client, provider=offer.provider)
 

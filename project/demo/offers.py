@@ -116,7 +116,7 @@ def _real(environ: Mapping[str, str]) -> list[Offer]:
         found.append(
             Offer(
                 key="real-ollama",
-                label=f"Real, on Ollama: {model}, priced as if it cost money",
+                label=f"REAL, on Ollama: {model}, priced as if it cost money",
                 api="openai",
                 model=model,
                 base_url=ollama_url(host),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from django.utils import timezone
+
 from project.demo.figures import Line
 from project.demo.promises import Verdict
 
@@ -28,7 +30,7 @@ def ledger(lines: Iterable[Line]) -> str:
             HEADER,
             *(
                 (
-                    f"{line.created_at:%H:%M:%S}",
+                    f"{timezone.localtime(line.created_at):%H:%M:%S}",
                     line.tenant,
                     line.user,
                     line.feature,

@@ -99,7 +99,7 @@ def play(url: str, provider: Provider) -> Figures:
         before = provider.totals().received
         made.agent = visitor.post("/agent/", user="cleo", offer="openai").document
         made.agent_reached = provider.totals().received - before
-        made.race = visitor.post("/race/", user="ana").document["outcomes"]
+        made.race = visitor.post("/race/", user="ana").document.get("outcomes", [])
         made.race_reached = provider.totals().received - before - made.agent_reached
         provider.wait_until_quiet()
     made.peaks, made.samples = peaks.seen, peaks.samples
@@ -108,7 +108,7 @@ def play(url: str, provider: Provider) -> Figures:
 
 
 def wait_for_a_whole_day() -> None:
-    """Just before midnight UTC, wait until it has passed."""
+    """Just before midnight, wait until it has passed."""
     now = timezone.now()
     left = (_day_after(now) - now).total_seconds()
     if left < MIDNIGHT_SECONDS:
@@ -137,5 +137,6 @@ def _read_ledger(provider: Provider, made: Figures) -> None:
 
 
 def _day_after(moment: dt.datetime) -> dt.datetime:
-    day = moment.astimezone(dt.UTC).date() + dt.timedelta(days=1)
-    return dt.datetime.combine(day, dt.time(), dt.UTC)
+    zone = timezone.get_default_timezone()
+    day = moment.astimezone(zone).date() + dt.timedelta(days=1)
+    return dt.datetime.combine(day, dt.time(), zone).astimezone(dt.UTC)

@@ -22,8 +22,13 @@ class Answer:
     text: str
 
     @property
-    def document(self) -> Any:
-        return json.loads(self.text)
+    def document(self) -> dict[str, Any]:
+        """Empty if the body is no JSON object."""
+        try:
+            found = json.loads(self.text)
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
 
 
 class Visitor:

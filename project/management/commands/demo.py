@@ -42,8 +42,12 @@ class Command(BaseCommand):
         if options["check"]:
             with tempfile.TemporaryDirectory(prefix="token-allowance-") as folder:
                 self.check_promises(Path(folder) / FILE)
-        else:
+            return
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
+        with suppress(KeyboardInterrupt):
             self.serve(settings.BASE_DIR / FILE, options["port"], keep=options["keep"])
+        self.say("\nStopped.")
 
     def check_promises(self, path: Path) -> None:
         stories.wait_for_a_whole_day()
@@ -65,16 +69,13 @@ class Command(BaseCommand):
         database.prepare(path, keep=keep)
         seed.policy()
         password = seed.staff_password()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.default_int_handler)
         try:
             opened = server.opened(port)
         except OSError as error:
             raise CommandError(f"Port {port} cannot be used: {error.strerror}.") from error
-        with opened, simulation.running() as provider, suppress(KeyboardInterrupt):
+        with opened, simulation.running() as provider:
             self.tell(opened.url, provider.anthropic_url, password)
             opened.serve_forever(0.2)
-        self.say("\nStopped.")
 
     def tell(self, url: str, provider_url: str, password: str) -> None:
         real = [offer.label for offer in offers.offers() if offer.real]
