@@ -132,8 +132,8 @@ class Limit:
         return tuple(missing)
 
     def overrides(self, other: Limit) -> bool:
-        same = self.shape == other.shape and self.window == other.window and self.unit == other.unit
-        return same and self.exact > other.exact
+        alike = self.window == other.window and self.unit == other.unit  # cheap, and mostly false
+        return alike and self.shape == other.shape and self.exact > other.exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def apply(
             missing.update(misses)
     budgets: dict[str, Budget] = {}
     for limit in matching:
-        enforced = not any(other.overrides(limit) for other in matching)
+        enforced = not any(other.overrides(limit) for other in matching if other is not limit)
         budget = open_budget(limit, values, now, enforced=enforced)
         shared = budgets.get(budget.key)
         budgets[budget.key] = budget if shared is None else _stricter(budget, shared)
@@ -214,7 +214,7 @@ def open_budget(
 def counter_key(limit: Limit, values: tuple[tuple[str, str], ...], window: Span) -> str:
     """Text that sorts into lock order: narrow scopes first, the hottest (global) last."""
     rank = f"{9 - len(values)}"
-    start = window.start.strftime(START_FORMAT) if window.start else "-"
+    start = _written(window.start) if window.start else "-"
     scope = ",".join(f"{name}={_escaped(value)}" for name, value in values) or "global"
     edges = f"{limit.window}/{limit.anchor_day}/{limit.time_zone}"
     return f"{rank}|{scope}|{limit.unit}|{edges}|{start}"
@@ -236,6 +236,11 @@ def budget_of(key: str, since: int = 0) -> Budget:
     )
     began = EPOCH if start == "-" else _parsed(start)
     return open_budget(limit, values, began)
+
+
+@lru_cache(maxsize=512)  # many budgets share few windows
+def _written(start: dt.datetime) -> str:
+    return start.strftime(START_FORMAT)
 
 
 def _parsed(start: str) -> dt.datetime:
