@@ -241,6 +241,7 @@ def test_a_streamed_answer_is_charged_before_its_page_ends(client, provider, off
     assert simulation.CHAT_TEXT in text
     assert "settled" in text.partition(simulation.CHAT_TEXT)[2]
     assert text.count("</html>") == 1
+    assert f'<option value="{offer}" selected>' in text
     assert "script-src" not in page["Content-Security-Policy"]
 
 
