@@ -17,6 +17,7 @@ from tests.stores import (
     spent,
     unspent,
 )
+from token_allowance.limits import microseconds
 from token_allowance.stores.base import Outcome, Request, Store
 
 
@@ -193,3 +194,15 @@ def test_c46_calls_whose_workers_were_killed_block_until_their_lease_ends(store:
     assert figures(store, day) == [(280, 10)]
     assert store.settle(spent(lost[0], 10)) is Outcome.LATE
     assert figures(store, day) == [(290, 10)]
+
+
+def test_extending_also_holds_more_of_a_limit_that_was_made_since(store: Store) -> None:
+    asked = request(cost=40)
+    reserve(store, asked)
+    made = budget(amount=100, since=microseconds(NOW))
+    reserve(store, request(made, cost=1))
+    store.extend(request(cost=20, calls=0, id=asked.id))
+    assert figures(store, made) == [(0, 61)]
+    assert store.rebuild(NOW) == []
+    store.settle(spent(asked, 33))
+    assert figures(store, made) == [(33, 1)]

@@ -258,16 +258,17 @@ BEGIN
     WHERE t.id = r.id;
 END $fn$;
 
--- Extend: a longer lease and, where p_keys is not empty, more held in each counter, all or nothing.
+-- Extend: a longer lease and more held in each counter the reservation counts in, all or nothing; also
+-- in those of limits made since, which the caller does not know.
 -- status: extended, refused (marks say by which), gone (the reservation is final)
 CREATE OR REPLACE FUNCTION token_allowance_extend_v1(
-    p_id uuid, p_keys text[], p_needs bigint[], p_limits bigint[], p_hard boolean[], p_lease_ms bigint,
-    p_micros bigint, p_tokens bigint, p_deferred text,
+    p_id uuid, p_keys text[], p_limits bigint[], p_hard boolean[], p_lease_ms bigint,
+    p_micros bigint, p_tokens bigint, p_calls bigint, p_deferred text,
     OUT status text, OUT marks int[], OUT used bigint[], OUT reserved bigint[])
 LANGUAGE plpgsql VOLATILE AS $fn$
 #variable_conflict use_column
 DECLARE
-    n int := cardinality(p_keys); u bigint; h bigint; r token_allowance_reservation;
+    n int := cardinality(p_keys); u bigint; h bigint; hold record; r token_allowance_reservation;
 BEGIN
     PERFORM set_config('lock_timeout', '2000', true);
     marks := '{}'; used := array_fill(0::bigint, ARRAY[n]); reserved := array_fill(0::bigint, ARRAY[n]);
@@ -275,14 +276,23 @@ BEGIN
     IF NOT FOUND THEN
         status := 'gone'; RETURN;
     END IF;
+    r.holds := '[]';
     BEGIN
-        FOR i IN 1 .. n LOOP
-            UPDATE token_allowance_counter c SET reserved = c.reserved + p_needs[i]
-            WHERE c.key = p_keys[i] RETURNING c.used, c.reserved - p_needs[i] INTO u, h;
-            CONTINUE WHEN NOT FOUND;
-            used[i] := u; reserved[i] := h;
-            IF p_hard[i] AND p_needs[i] > 0 AND u + h + p_needs[i] > p_limits[i] THEN
-                status := 'refused'; marks := ARRAY[i];
+        FOR hold IN
+            SELECT e ->> 0 AS key, e ->> 1 AS unit, (e ->> 2)::bigint AS amount, w.i::int AS i,
+                CASE e ->> 1 WHEN 'cost' THEN p_micros WHEN 'tokens' THEN p_tokens ELSE p_calls END AS need
+            FROM token_allowance_reservation t, jsonb_array_elements(t.holds) AS e
+            LEFT JOIN unnest(p_keys) WITH ORDINALITY AS w(key, i) ON w.key = e ->> 0
+            WHERE t.id = p_id ORDER BY (e ->> 0) COLLATE "C"
+        LOOP
+            r.holds := r.holds || jsonb_build_array(
+                jsonb_build_array(hold.key, hold.unit, hold.amount + hold.need));
+            UPDATE token_allowance_counter c SET reserved = c.reserved + hold.need
+            WHERE c.key = hold.key RETURNING c.used, c.reserved - hold.need INTO u, h;
+            CONTINUE WHEN NOT FOUND OR hold.i IS NULL;
+            used[hold.i] := u; reserved[hold.i] := h;
+            IF p_hard[hold.i] AND hold.need > 0 AND u + h + hold.need > p_limits[hold.i] THEN
+                status := 'refused'; marks := ARRAY[hold.i];
                 RAISE EXCEPTION USING ERRCODE = 'TA001';
             END IF;
         END LOOP;
@@ -290,10 +300,7 @@ BEGIN
             expires_at = greatest(t.expires_at, clock_timestamp() + p_lease_ms * interval '1 ms'),
             deferred_id = coalesce(p_deferred, t.deferred_id),
             reserved_micros = t.reserved_micros + p_micros, reserved_tokens = t.reserved_tokens + p_tokens,
-            holds = (SELECT coalesce(jsonb_agg(jsonb_build_array(h.e -> 0, h.e -> 1,
-                    (h.e ->> 2)::bigint + coalesce(w.need, 0)) ORDER BY h.i), '[]')
-                FROM jsonb_array_elements(t.holds) WITH ORDINALITY AS h(e, i)
-                LEFT JOIN unnest(p_keys, p_needs) AS w(key, need) ON w.key = h.e ->> 0)
+            holds = r.holds
         WHERE t.id = p_id;
         status := 'extended';
     EXCEPTION WHEN SQLSTATE 'TA001' THEN

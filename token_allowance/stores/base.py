@@ -164,6 +164,11 @@ def holds(request: Request) -> list[list[Any]]:
     return [[b.key, b.limit.unit.value, request.need(b)] for b in request.budgets]
 
 
+def extended(held: Sequence[Sequence[Any]], more: Amounts) -> list[list[Any]]:
+    """The holds of a ledger row after this much was added to each."""
+    return [[key, unit, amount + more.of(Unit(unit))] for key, unit, amount in held]
+
+
 def charged(row: Mapping[str, Any], unit: Unit) -> int:
     """What a final ledger row adds to ``used`` of a budget in this unit."""
     if row["settled_at"] is None or row["state"] not in ("settled", "expired"):

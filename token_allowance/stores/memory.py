@@ -95,10 +95,10 @@ class MemoryStore(base.Store):
                     return Decision(
                         Outcome.REFUSED, (Room(budget, counter.used, counter.reserved),)
                     )
-            more = {budget.key: request.need(budget) for budget in request.budgets}
-            for key, need in more.items():
-                self.counters[key].reserved += need
-            row["holds"] = [[k, unit, n + more.get(k, 0)] for k, unit, n in row["holds"]]
+            for key, unit, _ in row["holds"]:  # also of limits made since, unknown to the caller
+                if found := self.counters.get(key):
+                    found.reserved += request.amounts.of(Unit(unit))
+            row["holds"] = base.extended(row["holds"], request.amounts)
             if row["reserved_micros"] is not None:
                 row["reserved_micros"] += request.amounts.of(Unit.COST)
             row["reserved_tokens"] += request.amounts.tokens

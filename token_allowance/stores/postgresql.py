@@ -18,7 +18,7 @@ RESERVE = """SELECT status, marks, used, reserved FROM token_allowance_reserve_v
     %s, %s::jsonb)"""
 SETTLE = "SELECT token_allowance_settle_v1(%s::bigint[], %s::jsonb)"
 EXTEND = """SELECT status, marks, used, reserved FROM token_allowance_extend_v1(
-    %s, %s::text[], %s::bigint[], %s::bigint[], %s::boolean[], %s, %s, %s, %s)"""
+    %s, %s::text[], %s::bigint[], %s::boolean[], %s, %s, %s, %s, %s)"""
 EXPIRE = "SELECT token_allowance_expire_v1(%s, %s, %s)"
 
 
@@ -59,12 +59,12 @@ def extend(connection: BaseDatabaseWrapper, request: Request, deferred_id: str |
         [
             request.id,
             [b.key for b in budgets],
-            [request.need(b) for b in budgets],
             [request.cap(b) for b in budgets],
             [request.hard(b) for b in budgets],
             _milliseconds(request),
             request.amounts.cost_micros or 0,
             request.amounts.tokens,
+            request.amounts.calls,
             deferred_id,
         ],
     )

@@ -90,14 +90,13 @@ def extend(connection: BaseDatabaseWrapper, request: Request, deferred_id: str |
         refusing = tuple(r for r in rooms if request.hard(r.budget) and _exceeds(request, r))
         if refusing:
             return Decision(Outcome.REFUSED, refusing)
-        more = {budget.key: request.need(budget) for budget in request.budgets}
-        for key, need in more.items():
+        for key, unit, _ in row["holds"]:  # also of limits made since, unknown to the caller
             cursor.execute(
                 "UPDATE token_allowance_counter SET reserved = reserved + %s WHERE key = %s",
-                [need, key],
+                [request.amounts.of(Unit(unit)), key],
             )
         changes: Row = {
-            "holds": [[key, unit, n + more.get(key, 0)] for key, unit, n in row["holds"]],
+            "holds": base.extended(row["holds"], request.amounts),
             "expires_at": max(_moment(row["expires_at"]), _moment(_lease(request))).isoformat(),
             "reserved_tokens": row["reserved_tokens"] + request.amounts.tokens,
         }
