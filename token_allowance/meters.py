@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -62,8 +61,11 @@ class Meter:
         own = {name: value for name, value in self.values.items() if name not in inner}
         return charge.over(own, None, self._capped(charge))
 
-    def recognise(self, request: Any, read: Callable[[], bytes]) -> ModelCall | None:
-        """The model call that a request is; None for what is free. UnmeteredEndpoint otherwise."""
+    def endpoint(self, request: Any) -> Endpoint | None:
+        """The model endpoint a request goes to; None for what is free. Reads no body.
+
+        Raises UnmeteredEndpoint for what may cost money and cannot be read.
+        """
         url = request.url
         provider = self.provider or host_provider(url.host) or self.client_provider
         endpoint = recognise(request.method, url.host, url.path, provider)
@@ -72,13 +74,20 @@ class Meter:
         if not isinstance(endpoint, Endpoint):
             self._unsupported(f"{request.method} {url.path}")
             return None
+        return endpoint
+
+    def model_call(self, endpoint: Endpoint, request: Any, content: bytes) -> ModelCall | None:
+        """What the body asks for; None if it cannot be read and goes unmetered."""
+        path = request.url.path
         try:
-            body = json.loads(read())
-            if "model" not in body and (found := DEPLOYMENT.search(url.path)):
+            body = json.loads(content)
+            if not isinstance(body, dict):
+                raise ValueError("the body is no JSON object")
+            if "model" not in body and (found := DEPLOYMENT.search(path)):
                 body = {**body, "model": unquote(found.group(1))}
             asked = endpoint.adapter.request(body)
-        except (ValueError, TypeError) as error:
-            self._unsupported(f"{request.method} {url.path} ({error})")
+        except (ValueError, TypeError, RecursionError) as error:
+            self._unsupported(f"{request.method} {path} ({error})")
             return None
         with_usage = endpoint.adapter.ask_usage(body)
         return ModelCall(

@@ -111,7 +111,9 @@ def _sync_transport(hx: ModuleType) -> Any:
         def handle_request(self, request: Any) -> Any:
             charge = self.meter.charge()
             try:
-                call = None if charge.covered else self.meter.recognise(request, request.read)
+                endpoint = None if charge.covered else self.meter.endpoint(request)
+                content = request.read() if endpoint else b""
+                call = self.meter.model_call(endpoint, request, content) if endpoint else None
                 if call is None:
                     return self.inner.handle_request(request)
                 reservation = threads.call(self.meter.reserve, call, charge, charge.attribution())
@@ -175,8 +177,9 @@ def _async_transport(hx: ModuleType) -> Any:
         async def handle_async_request(self, request: Any) -> Any:
             charge = self.meter.charge()
             try:
-                await request.aread()
-                call = None if charge.covered else self.meter.recognise(request, request.read)
+                endpoint = None if charge.covered else self.meter.endpoint(request)
+                content = await request.aread() if endpoint else b""
+                call = self.meter.model_call(endpoint, request, content) if endpoint else None
                 if call is None:
                     return await self.inner.handle_async_request(request)
                 reservation = await self._reserve(call, charge)
