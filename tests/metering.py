@@ -1,4 +1,4 @@
-"""What the metering tests share: a provider, prices, wide limits, clients, and what is left of them.
+"""What the metering tests share: a provider, prices, wide limits, clients, and what they leave.
 
 Prices are round, so that figures can be read: gpt-5-mini costs 1 and 2 micro-dollars a token,
 claude-sonnet-5 3 and 15 (cache reads 0.30). A call asks for at most 100 tokens.
@@ -17,6 +17,7 @@ from typing import Any, Self
 import anthropic
 import httpx2
 import openai
+from django.db import connections
 from django.test import override_settings
 from django.utils import timezone
 
@@ -141,6 +142,17 @@ class Lab:
         """Make the limit for everyone smaller."""
         Limit.objects.using(self.using).filter(unit=unit, tenant="", user="").update(amount=amount)
 
+    async def ashrink(self, unit: str, amount: int) -> None:
+        """The same from a coroutine, in a thread that leaves no connection behind."""
+
+        def work() -> None:
+            try:
+                self.shrink(unit, amount)
+            finally:
+                connections.close_all()
+
+        await asyncio.to_thread(work)
+
     def sdk(self, name: str, asynchronous: bool = False, **options: Any) -> Any:
         """An SDK's own client, not metered: no retries, five seconds."""
         url = self.provider.openai_url if name == "openai" else self.provider.anthropic_url
@@ -149,7 +161,9 @@ class Lab:
         return kind(api_key=KEY, http_client=http(verify=CERTIFICATES), **options)
 
     @contextmanager
-    def client(self, name: str, sdk: dict[str, Any] | None = None, **metering: Any) -> Iterator[Any]:
+    def client(
+        self, name: str, sdk: dict[str, Any] | None = None, **metering: Any
+    ) -> Iterator[Any]:
         with self.sdk(name, **(sdk or {})) as original:
             yield allowance.meter(original, **metering)
 

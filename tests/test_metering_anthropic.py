@@ -126,7 +126,9 @@ def test_a_cache_write_is_charged_once(lab):
     assert second.cache_read_tokens == read.cache_read_input_tokens == first.cache_write_tokens
     assert first.input_tokens == written.input_tokens + first.cache_write_tokens
     fresh = 3 * written.input_tokens + 15 * written.output_tokens
-    assert first.cost_micros == fresh + 3 * first.cache_write_tokens  # no price for writes: as input
+    assert (
+        first.cost_micros == fresh + 3 * first.cache_write_tokens
+    )  # no price for writes: as input
 
 
 def test_the_stream_helper_and_beta_messages_are_metered(lab):

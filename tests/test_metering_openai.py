@@ -91,7 +91,9 @@ def test_a_compressed_stream_is_read_by_us_and_by_the_caller(lab):
 
 
 def test_usage_on_a_chunk_that_has_a_choice_counts_case_c29(lab):
-    lab.price("openai", "deep-1", Decimal("0.27"), Decimal("1.10"), cache_read_mtok=Decimal("0.027"))
+    lab.price(
+        "openai", "deep-1", Decimal("0.27"), Decimal("1.10"), cache_read_mtok=Decimal("0.027")
+    )
     usage = {
         "prompt_tokens": 16_111,
         "completion_tokens": 2,
