@@ -65,12 +65,21 @@ def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 async def acall(
     function: Callable[..., T], *args: Any, abandoned: Callable[[T], object] | None = None
 ) -> T:
-    """Run from a coroutine. Once begun, the work is finished even if the coroutine is cancelled;
-    ``abandoned`` is then given its result.
+    """Run from a coroutine. The work is finished even if the coroutine is cancelled: ``abandoned``
+    is then given its result, and work that has it may also be left out when it has not begun.
     """
-    if in_tests() and await sync_to_async(inside_testcase, thread_sensitive=True)():
-        return await sync_to_async(function, thread_sensitive=True)(*args)
-    future = workers().pool.submit(copy_context().run, function, *args)
+    context = copy_context()
+    if in_tests():
+        asked = asyncio.ensure_future(sync_to_async(inside_testcase, thread_sensitive=True)())
+        try:
+            inside = await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            if abandoned is None:
+                later(lambda: context.run(function, *args))
+            raise
+        if inside:
+            return await sync_to_async(function, thread_sensitive=True)(*args)
+    future = workers().pool.submit(context.run, function, *args)
     waiting = asyncio.wrap_future(future)
     waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
     try:
