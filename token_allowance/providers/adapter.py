@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from token_allowance.estimate import ORDINARY, Counting
 from token_allowance.usage import Usage
 
 
@@ -76,7 +77,7 @@ class Adapter(Protocol):
         """The family of tokenizers whose weights the estimator uses."""
         ...
 
-    def request(self, body: Mapping[str, Any]) -> ModelRequest:
+    def request(self, body: Mapping[str, Any], counting: Counting = ORDINARY) -> ModelRequest:
         """Raises ValueError when the body names no model."""
         ...
 

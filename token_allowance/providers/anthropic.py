@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from token_allowance.estimate import message_tokens
+from token_allowance.estimate import ORDINARY, Counting, message_tokens
 from token_allowance.providers.adapter import ModelRequest, Reader, Report
 from token_allowance.providers.delivered import Delivered
 from token_allowance.providers.fields import (
@@ -30,7 +30,7 @@ class Messages:
     family: str = "anthropic"
     api: str = "messages"
 
-    def request(self, body: Mapping[str, Any]) -> ModelRequest:
+    def request(self, body: Mapping[str, Any], counting: Counting = ORDINARY) -> ModelRequest:
         model = body.get("model")
         if not isinstance(model, str) or not model:
             raise ValueError("the messages request names no model")
@@ -38,7 +38,9 @@ class Messages:
         return ModelRequest(
             model=model,
             input_tokens=sum(
-                message_tokens(body[name], self.family) for name in _INPUT_FIELDS if body.get(name)
+                message_tokens(body[name], self.family, counting)
+                for name in _INPUT_FIELDS
+                if body.get(name)
             ),
             max_output_tokens=ceiling(body.get("max_tokens")),
             stream=stream,

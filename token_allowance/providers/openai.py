@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from token_allowance.estimate import message_tokens
+from token_allowance.estimate import ORDINARY, Counting, message_tokens
 from token_allowance.providers.adapter import ModelRequest, Reader, Report
 from token_allowance.providers.delivered import Delivered
 from token_allowance.providers.fields import (
@@ -48,7 +48,7 @@ class ChatCompletions:
     family: str = "openai"
     api: str = "chat_completions"
 
-    def request(self, body: Mapping[str, Any]) -> ModelRequest:
+    def request(self, body: Mapping[str, Any], counting: Counting = ORDINARY) -> ModelRequest:
         model = body.get("model")
         if not isinstance(model, str) or not model:
             raise ValueError("the chat completions request names no model")
@@ -57,7 +57,9 @@ class ChatCompletions:
         return ModelRequest(
             model=model,
             input_tokens=sum(
-                message_tokens(body[name], self.family) for name in _INPUT_FIELDS if body.get(name)
+                message_tokens(body[name], self.family, counting)
+                for name in _INPUT_FIELDS
+                if body.get(name)
             ),
             max_output_tokens=max((limit for limit in limits if limit), default=None),
             choices=ceiling(body.get("n")) or 1,
