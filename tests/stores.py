@@ -22,7 +22,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F
 from django.test.utils import setup_databases, teardown_databases
 
-from token_allowance import entries, reservations
+from token_allowance import allowance, entries, reservations
 from token_allowance.attribution import NOBODY
 from token_allowance.limits import (
     DIMENSIONS,
@@ -201,6 +201,12 @@ def spend(tokens: int, model: str = "m", **attribution: str) -> None:
     hold(tokens, model, **attribution).settle(Usage(tokens))
 
 
+def used(**attribution: str) -> list[tuple[int, int, int]]:
+    """(used, reserved, available) of each budget of such calls."""
+    found = allowance.remaining(**attribution)
+    return [(budget.used, budget.reserved, budget.available) for budget in found]
+
+
 def version(store: Store) -> int:
     return store.run(versions) if isinstance(store, DatabaseStore) else 0
 
@@ -231,6 +237,15 @@ def lose(store: Store, *budgets: Budget) -> None:
             del store.counters[key]
         else:
             assert Counter.objects.using(alias_of(store)).filter(key=key).delete()[0] == 1
+
+
+def clear(store: Store) -> None:
+    """Forget every call and counter."""
+    if isinstance(store, MemoryStore):
+        store.rows.clear()
+        store.counters.clear()
+    else:
+        empty(alias_of(store))
 
 
 def rows(store: Store) -> dict[UUID, Row]:

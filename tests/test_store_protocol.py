@@ -10,8 +10,8 @@ import pytest
 from django.db import connections
 from django.utils import timezone
 
-from tests.stores import NOW, hold, spend
-from token_allowance import allowance, conf, policy
+from tests.stores import NOW, hold, spend, used
+from token_allowance import conf, policy
 from token_allowance.attribution import NOBODY
 from token_allowance.exceptions import AllowanceExceeded
 from token_allowance.limits import Attribution
@@ -44,12 +44,6 @@ def long_standing(alias: str, amount: int, **rule: object) -> None:
     """A limit that has counted since before this window."""
     limit(alias, amount, **rule)
     Limit.objects.using(alias).update(tracked_since=0)
-
-
-def used(**attribution: str) -> list[tuple[int, int, int]]:
-    """(used, reserved, available) of each budget of such calls."""
-    found = allowance.remaining(**attribution)
-    return [(budget.used, budget.reserved, budget.available) for budget in found]
 
 
 def assert_full(tokens: int, **attribution: str) -> AllowanceExceeded:
