@@ -60,7 +60,7 @@ def charged(tier="", tokens=1_000, at=NOW, name="m-1"):
     """Micro-dollars of ``tokens`` in and none out, by the stored rows."""
     names = ("provider", "model", "effective_from", "min_input_tokens", "service_tier")
     rows = [
-        pricing.ModelPrice(**{n: getattr(row, n) for n in (*names, *dated.RATES)})
+        pricing.ModelPrice(**{n: getattr(row, n) for n in (*names, *pricing.RATES)})
         for row in Price.objects.filter(model=name)
     ]
     price = pricing.choose(rows, at=at, input_tokens=tokens, service_tier=tier)
@@ -154,16 +154,80 @@ def test_c17_a_negative_or_absurd_price_refuses_the_model(wrong):
 @pytest.mark.parametrize(
     "rates",
     [
-        {"input_mtok": "5", "output_image_mtok": "40"},
         {"output_mtok": "1"},
-        {"audio_hours": "0.1"},
-        {"input_mtok": "1", "output_mtok": "1", "requests_kcount": "12"},
+        {"audio_hours": "4", "input_text_messages_kcount": "4"},
+        {"requests_kcount": "12"},
     ],
 )
-def test_a_price_that_tokens_cannot_say_is_unknown_and_not_zero(rates):
+def test_a_price_that_a_row_cannot_say_is_unknown_and_not_zero(rates):
     bundle = read(model(**rates))
     assert bundle.prices == []
-    assert bundle.skipped["prices not by input and output tokens"] == 1
+    assert bundle.skipped["prices by units that rows do not have"] == 1
+
+
+def test_a_model_without_any_price_is_reported_as_such():
+    assert read(model(Bundled())).skipped["models without a price"] == 1
+
+
+def test_sounds_pictures_and_fees_fall_into_their_columns():
+    [row] = read(
+        model(
+            input_mtok="1",
+            output_mtok="2",
+            cache_read_mtok="0.2",
+            input_audio_mtok="3",
+            output_audio_mtok="4",
+            cache_audio_read_mtok="0.5",
+            input_image_mtok="6",
+            output_image_mtok="7",
+            web_searches_kcount="10",
+            storage_searches_kcount="2.5",
+            requests_kcount="12",
+        )
+    ).prices
+    found = {name: rate for name in pricing.RATES if (rate := getattr(row, name)) is not None}
+    assert found == {
+        "input_mtok": 1,
+        "output_mtok": 2,
+        "cache_read_mtok": Decimal("0.2"),
+        "input_audio_mtok": 3,
+        "output_audio_mtok": 4,
+        "cache_read_audio_mtok": Decimal("0.5"),
+        "input_image_mtok": 6,
+        "output_image_mtok": 7,
+        "web_search_thousand": 10,
+        "file_search_thousand": Decimal("2.5"),
+        "request_thousand": 12,
+    }
+
+
+@pytest.mark.parametrize(
+    ("rates", "usage", "micros"),
+    [
+        ({"input_audio_hours": "0.36", "audio_hours": "0.36"}, Usage(audio_seconds=10), 1_000),
+        ({"audio_hours": "0.111"}, Usage(audio_seconds=60), 1_850),
+        ({"input_mchars": "40"}, Usage(characters=25), 1_000),
+        (
+            {"input_document_kpages": "1", "input_annotated_document_kpages": "3"},
+            Usage(pages=2),
+            6_000,
+        ),
+    ],
+)
+def test_a_model_may_be_priced_by_units_alone(rates, usage, micros):
+    [row] = read(model(**rates)).prices
+    assert pricing.cost(usage, row).micros == micros
+
+
+def test_where_only_pictures_come_out_text_is_not_free():
+    [row] = read(model(input_mtok="5", output_image_mtok="40")).prices
+    assert (row.output_mtok, row.output_image_mtok) == (40, 40)
+
+
+def test_a_kind_without_a_column_is_reported_and_has_its_parents_price():
+    bundle = read(model(input_mtok="1", output_mtok="2", input_video_mtok="3"))
+    assert len(bundle.prices) == 1
+    assert bundle.skipped["prices of input_video_mtok, which count as their parent"] == 1
 
 
 def test_an_embedding_has_no_output_to_price():

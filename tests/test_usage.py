@@ -37,6 +37,8 @@ def test_usage_is_true_when_it_counts_something():
     assert not Usage()
     assert Usage(input_tokens=1)
     assert Usage(output_tokens=1)
+    assert Usage(web_searches=1)
+    assert not Usage(cache_read_tokens=1, input_audio_tokens=1)  # subsets of nothing
 
 
 @given(usages, usages)
@@ -59,8 +61,8 @@ def test_counts_of_zero_are_not_written():
 
 
 def test_an_unknown_kind_is_refused():
-    with pytest.raises(TypeError, match="images"):
-        Usage.from_dict({"images": 1})
+    with pytest.raises(TypeError, match="pictures"):
+        Usage.from_dict({"pictures": 1})
 
 
 def test_usage_is_a_value():

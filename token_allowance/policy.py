@@ -18,7 +18,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from token_allowance import conf, pricing
 from token_allowance.limits import EACH, Attribution, Limit, Unit
-from token_allowance.pricing import ModelPrice
+from token_allowance.names import name_candidates
+from token_allowance.pricing import RATES, ModelPrice
 from token_allowance.stores.connections import run
 from token_allowance.windows import Window
 
@@ -29,11 +30,9 @@ LIMIT_COLUMNS = (
     "time_zone", "unit", "amount", "mode", "tracked_since", "expires_at",
 )  # fmt: skip
 PRICE_COLUMNS = (
-    "id", "provider", "model", "input_mtok", "output_mtok", "cache_read_mtok",
-    "cache_write_5m_mtok", "cache_write_1h_mtok", "min_input_tokens", "service_tier",
-    "effective_from", "source",
+    "id", "provider", "model", *RATES, "min_input_tokens", "service_tier", "effective_from",
+    "source",
 )  # fmt: skip
-RATES = tuple(name for name in PRICE_COLUMNS if name.endswith("_mtok"))
 PEOPLE = ("tenant", "user", "session")
 REMEMBERED = 20_000  # entries of one cache; it is emptied when full
 
@@ -130,7 +129,7 @@ class Policy:
 
     def _prices(self, provider: str, model: str) -> PriceRows:
         provider, model = self.aliases.get(model, (provider, model))
-        names = pricing.name_candidates(model)
+        names = name_candidates(model)
         rows = self._run(lambda c: _price_rows(c, provider, names))
         for name in names:
             named = [row for row in rows if row.model == name]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one call, by kind. All counts are integers, zero or more.
+    """What one call used, by kind. All counts are integers, zero or more.
 
-    ``input_tokens`` is ALL input and ``output_tokens`` ALL output; the other counts are subsets of
-    these two, so that a total never counts a token twice (cases C01 to C06).
+    ``input_tokens`` is ALL input and ``output_tokens`` ALL output; the other token counts are
+    subsets of these two, so that a total never counts a token twice (cases C01 to C06, C12). The
+    counts of UNITS are no tokens: providers charge fees for them. Started seconds count.
     Raises ValueError for a negative count and TypeError for one that is not an integer.
     """
 
@@ -19,16 +21,27 @@ class Usage:
     output_tokens: int = 0
     cache_read_tokens: int = 0  # within input
     cache_write_tokens: int = 0  # within input: writes of every lifetime
-    cache_write_1h_tokens: int = 0  # within cache_write_tokens
+    cache_write_1h_tokens: int = 0  # within cache_write_tokens: the long lifetime
     reasoning_tokens: int = 0  # within output
+    input_audio_tokens: int = 0  # within input
+    output_audio_tokens: int = 0  # within output
+    cache_read_audio_tokens: int = 0  # within cache_read_tokens and within input_audio_tokens
+    input_image_tokens: int = 0  # within input
+    output_image_tokens: int = 0  # within output
+    web_searches: int = 0
+    file_searches: int = 0
+    images: int = 0  # made
+    audio_seconds: int = 0  # heard or spoken
+    characters: int = 0  # spoken
+    pages: int = 0  # read
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for name in NAMES:
+            value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool):
-                raise TypeError(f"{field.name} must be an integer, not {value!r}")
+                raise TypeError(f"{name} must be an integer, not {value!r}")
             if value < 0:
-                raise ValueError(f"{field.name} must not be negative, got {value}")
+                raise ValueError(f"{name} must not be negative, got {value}")
 
     @property
     def total_tokens(self) -> int:
@@ -36,15 +49,19 @@ class Usage:
         return self.input_tokens + self.output_tokens
 
     def __bool__(self) -> bool:
-        return self.total_tokens > 0
+        return self.total_tokens > 0 or any(getattr(self, name) for name in UNITS)
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+        return Usage(*(getattr(self, name) + getattr(other, name) for name in NAMES))
 
     def as_dict(self) -> dict[str, int]:
         """The counts that are not zero, by name."""
-        return {f.name: n for f in fields(self) if (n := getattr(self, f.name))}
+        return {name: n for name in NAMES if (n := getattr(self, name))}
 
     @classmethod
     def from_dict(cls, counts: Mapping[str, int]) -> Usage:
         return cls(**counts)
+
+
+NAMES: Final = tuple(field.name for field in fields(Usage))
+UNITS: Final = tuple(name for name in NAMES if not name.endswith("_tokens"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -12,7 +11,7 @@ from django.utils.safestring import SafeString
 from token_allowance import money
 from token_allowance.admin.price_form import per_million
 from token_allowance.models import Reservation
-from token_allowance.pricing import Cost, ModelPrice, cost
+from token_allowance.pricing import Cost, ModelPrice, cost, parts
 from token_allowance.usage import Usage
 
 KINDS = {
@@ -21,7 +20,20 @@ KINDS = {
     "cache_read": "read from cache",
     "cache_write_5m": "written to cache for 5 minutes",
     "cache_write_1h": "written to cache for 1 hour",
+    "input_audio": "input of sound",
+    "output_audio": "output of sound",
+    "cache_read_audio": "sound read from cache",
+    "input_image": "input of pictures",
+    "output_image": "output of pictures",
+    "web_search": "web searches",
+    "file_search": "file searches",
+    "request": "call",
+    "image": "pictures",
+    "audio": "seconds of sound",
+    "character": "characters",
+    "page": "pages",
 }
+UNITS = {1_000_000: "M", 3600: "hour", 1000: "thousand", 1: "each"}
 
 
 def written_out(row: Reservation) -> str | SafeString:
@@ -34,19 +46,24 @@ def written_out(row: Reservation) -> str | SafeString:
         return "The price or usage kept with this call cannot be read."
     total = cost(usage, price)
     terms = [
-        (f"{amount / rate:,.0f}", KINDS[kind], f"{per_million(rate)}", dollars(amount))
-        for kind, amount in total.parts.items()
-        if (rate := rates(price)[kind])
+        (
+            f"{part.number:,}",
+            KINDS[part.kind],
+            f"{per_million(part.rate)}/{UNITS[part.per]}",
+            dollars(part.micros),
+        )
+        for part in parts(usage, price)
+        if part.rate
     ]
-    sentence = " + ".join(f"{tokens} {kind} × {rate}/M" for tokens, kind, rate, _ in terms)
+    sentence = " + ".join(f"{number} {kind} × {rate}" for number, kind, rate, _ in terms)
     lines = format_html_join(
         "",
         '<tr><th scope="row">{1}</th><td>{0}</td><td>{2}</td><td>{3}</td></tr>',
         terms,
     )
     table = format_html(
-        '<table class="sum"><tr><th scope="col">kind</th><th scope="col">tokens</th>'
-        '<th scope="col">per million</th><th scope="col">cost</th></tr>{}</table>',
+        '<table class="sum"><tr><th scope="col">kind</th><th scope="col">number</th>'
+        '<th scope="col">price</th><th scope="col">cost</th></tr>{}</table>',
         lines,
     )
     return format_html("<p>{} = {}</p>{}", sentence or "nothing", result(row, total), table)
@@ -58,20 +75,6 @@ def result(row: Reservation, total: Cost) -> str:
     if row.cost_micros is not None and row.cost_micros != total.micros:
         text += f"; charged was {money.format_usd(row.cost_micros)} (see the flags)"
     return text
-
-
-def rates(price: ModelPrice) -> Mapping[str, Decimal]:
-    """Dollars per million tokens for each kind of token, the empty ones filled in."""
-    write_5m = price.input_mtok if price.cache_write_5m_mtok is None else price.cache_write_5m_mtok
-    write_1h = write_5m if price.cache_write_1h_mtok is None else price.cache_write_1h_mtok
-    read = price.input_mtok if price.cache_read_mtok is None else price.cache_read_mtok
-    return {
-        "input": price.input_mtok,
-        "output": price.output_mtok,
-        "cache_read": read,
-        "cache_write_5m": write_5m,
-        "cache_write_1h": write_1h,
-    }
 
 
 def dollars(micros: Decimal) -> str:

@@ -21,7 +21,22 @@ RATES = {
     "cache_read_mtok": "Cache read",
     "cache_write_5m_mtok": "Cache write for 5 minutes",
     "cache_write_1h_mtok": "Cache write for 1 hour",
+    "input_audio_mtok": "Sound in",
+    "output_audio_mtok": "Sound out",
+    "cache_read_audio_mtok": "Sound read from cache",
+    "input_image_mtok": "Pictures in",
+    "output_image_mtok": "Pictures out",
+    "web_search_thousand": "1,000 web searches",
+    "file_search_thousand": "1,000 file searches",
+    "request_thousand": "1,000 calls",
+    "image_each": "One picture made",
+    "audio_hour": "One hour of sound",
+    "character_million": "A million characters spoken",
+    "page_thousand": "1,000 pages read",
 }
+TOKENS = [name for name in RATES if name.endswith("_mtok")]
+FEES = [name for name in RATES if name not in TOKENS]
+SOUNDS_AND_PICTURES = TOKENS[5:]
 SURE = f"Asked for when a price is more than {FACTOR} times the bundled one or below a tenth of it."
 
 
@@ -54,6 +69,10 @@ class PriceForm(PriceModelForm):
             "cache_read_mtok": "Empty: as input.",
             "cache_write_5m_mtok": "Empty: as input.",
             "cache_write_1h_mtok": "Empty: as for 5 minutes.",
+            **dict.fromkeys(SOUNDS_AND_PICTURES, "Empty: as text."),
+            "cache_read_audio_mtok": "Empty: as cache read or sound in, whichever is dearer.",
+            "request_thousand": "Beside the tokens, for each call.",
+            "image_each": "Only where no output tokens are charged.",
         }
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -96,8 +115,9 @@ def doubts(price: Price) -> Iterator[str]:
         if ours is None or not theirs:
             continue
         if ours > theirs * FACTOR or ours * FACTOR < theirs:
+            per = " per million tokens" if name in TOKENS else ""
             yield (
-                f"{label}: {per_million(ours)} per million tokens, but the bundled price is "
+                f"{label}: {per_million(ours)}{per}, but the bundled price is "
                 f"{per_million(theirs)}. Tick the box if you mean it."
             )
 

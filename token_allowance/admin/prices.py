@@ -10,7 +10,14 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from token_allowance.admin.base import AllowanceAdmin, figure, usd
-from token_allowance.admin.price_form import PriceForm, bundled_rows, per_million
+from token_allowance.admin.price_form import (
+    FEES,
+    RATES,
+    SOUNDS_AND_PICTURES,
+    PriceForm,
+    bundled_rows,
+    per_million,
+)
 from token_allowance.models import ModelAlias, Price
 from token_allowance.pricing import ModelPrice, cost
 from token_allowance.usage import Usage
@@ -59,6 +66,7 @@ class PriceAdmin(AllowanceAdmin):
         "cached",
         "cache_write_5m",
         "cache_write_1h",
+        "further",
         *list_display[-3:],
     ]
     list_filter = [
@@ -79,6 +87,11 @@ class PriceAdmin(AllowanceAdmin):
             "fields": ["input_mtok", "output_mtok", "cache_read_mtok", "cache_write_5m_mtok",
                        "cache_write_1h_mtok", "sure"],
         }),
+        ("Sound and pictures, dollars per million tokens", {
+            "fields": [*SOUNDS_AND_PICTURES],
+            "classes": ["collapse"],
+        }),
+        ("Fees in dollars", {"fields": [*FEES], "classes": ["collapse"]}),
         ("Only for some calls", {"fields": ["service_tier", "min_input_tokens"]}),
     ]  # fmt: skip
 
@@ -132,6 +145,12 @@ class PriceAdmin(AllowanceAdmin):
     def cache_write_1h(self, price: Price) -> str:
         return figure(per_million(price.cache_write_1h_mtok))
 
+    @admin.display(description="sound, pictures, fees")
+    def further(self, price: Price) -> str:
+        names = [*SOUNDS_AND_PICTURES, *FEES]
+        found = [(RATES[n].lower(), per_million(getattr(price, n))) for n in names]
+        return "; ".join(f"{label} {rate}" for label, rate in found if rate) or "none"
+
     @admin.display(description="1k in + 500 out")
     def example(self, price: Price) -> str:
         return usd(cost(EXAMPLE, value(price)).micros)
@@ -159,8 +178,7 @@ class ModelAliasAdmin(AllowanceAdmin):
 
 def value(price: Price) -> ModelPrice:
     """The row's rates as the core's value."""
-    names = [field.name for field in Price._meta.fields if field.name.endswith("_mtok")]
-    rates = {name: getattr(price, name) for name in names}
+    rates = {name: getattr(price, name) for name in RATES}
     return ModelPrice(provider=price.provider, model=price.model, **rates)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from functools import reduce
+from operator import and_
 from typing import Any
 
 from django.db import models
@@ -9,14 +12,24 @@ from django.db.models import Q
 from django.utils import timezone
 
 from token_allowance import limits
+from token_allowance.pricing import RATES
+
+
+def _dollars(*, null: bool = True) -> models.DecimalField[Decimal | None, Decimal | None]:
+    return models.DecimalField(max_digits=16, decimal_places=8, null=null, blank=null)
+
+
+def _not_negative(rate: str) -> Q:
+    return Q(**{f"{rate}__gte": 0}) | Q(**{f"{rate}__isnull": True})
 
 
 class Price(models.Model):
-    """Dollars per million tokens, by kind. Append-only: a change is a new dated row (case C25).
+    """Dollars for each kind of token and unit. Append-only: a change is a new dated row (case C25).
 
-    ``effective_from`` null means always; ``service_tier`` empty means the default tier;
-    ``min_input_tokens`` opens a long-context price (a cliff on the whole call, case C09). A null
-    cache price means: at the input price.
+    ``_mtok`` is per million tokens, of the fees the last word says for how many. Null prices mean
+    what ``pricing.ModelPrice`` says. ``effective_from`` null means always; ``service_tier`` empty
+    means the default tier; ``min_input_tokens`` opens a long-context price (a cliff on the whole
+    call, case C09).
     """
 
     ADMIN = "admin"
@@ -26,15 +39,23 @@ class Price(models.Model):
     effective_from = models.DateTimeField(null=True, blank=True)
     min_input_tokens = models.PositiveIntegerField(default=0)
     service_tier = models.CharField(max_length=32, blank=True, default="")
-    input_mtok = models.DecimalField(max_digits=16, decimal_places=8)
-    output_mtok = models.DecimalField(max_digits=16, decimal_places=8)
-    cache_read_mtok = models.DecimalField(max_digits=16, decimal_places=8, null=True, blank=True)
-    cache_write_5m_mtok = models.DecimalField(
-        max_digits=16, decimal_places=8, null=True, blank=True
-    )
-    cache_write_1h_mtok = models.DecimalField(
-        max_digits=16, decimal_places=8, null=True, blank=True
-    )
+    input_mtok = _dollars(null=False)
+    output_mtok = _dollars(null=False)
+    cache_read_mtok = _dollars()
+    cache_write_5m_mtok = _dollars()
+    cache_write_1h_mtok = _dollars()
+    input_audio_mtok = _dollars()
+    output_audio_mtok = _dollars()
+    cache_read_audio_mtok = _dollars()
+    input_image_mtok = _dollars()
+    output_image_mtok = _dollars()
+    web_search_thousand = _dollars()
+    file_search_thousand = _dollars()
+    request_thousand = _dollars()
+    image_each = _dollars()
+    audio_hour = _dollars()
+    character_million = _dollars()
+    page_thousand = _dollars()
     source = models.CharField(max_length=64, default=ADMIN)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
@@ -42,10 +63,7 @@ class Price(models.Model):
         ordering = ["provider", "model", "-effective_from", "service_tier", "min_input_tokens"]
         constraints = [
             models.CheckConstraint(
-                condition=Q(input_mtok__gte=0, output_mtok__gte=0)
-                & (Q(cache_read_mtok__isnull=True) | Q(cache_read_mtok__gte=0))
-                & (Q(cache_write_5m_mtok__isnull=True) | Q(cache_write_5m_mtok__gte=0))
-                & (Q(cache_write_1h_mtok__isnull=True) | Q(cache_write_1h_mtok__gte=0)),
+                condition=reduce(and_, (_not_negative(rate) for rate in RATES)),
                 name="allowance_price_not_negative",
             ),
             models.UniqueConstraint(

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from decimal import ROUND_HALF_UP, Decimal
 from typing import TYPE_CHECKING, Any
 
-from token_allowance import pricing
 from token_allowance.limits import IDENTIFIER_LENGTH
+from token_allowance.names import name_candidates
 from token_allowance.pricing import ModelPrice
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ HIGHEST = Decimal(10_000)
 PLACES = Decimal("0.00000001")  # of a Price column; upstream has floats such as 0.13999999999999999
 NOTHING = Decimal(0)
 FIRST = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-# Our column for each of their kinds of token; later ones win.
+# Our column for each of their kinds of token and unit; later ones win. A page costs what one with
+# marks costs: no response tells them apart, and a budget must never undercount.
 KINDS = {
     "input_mtok": "input_mtok",
     "output_mtok": "output_mtok",
@@ -31,7 +32,21 @@ KINDS = {
     "cache_write_mtok": "cache_write_5m_mtok",
     "cache_write_5m_mtok": "cache_write_5m_mtok",
     "cache_write_1h_mtok": "cache_write_1h_mtok",
+    "input_audio_mtok": "input_audio_mtok",
+    "output_audio_mtok": "output_audio_mtok",
+    "cache_audio_read_mtok": "cache_read_audio_mtok",
+    "input_image_mtok": "input_image_mtok",
+    "output_image_mtok": "output_image_mtok",
+    "web_searches_kcount": "web_search_thousand",
+    "storage_searches_kcount": "file_search_thousand",
+    "requests_kcount": "request_thousand",
+    "input_audio_hours": "audio_hour",
+    "audio_hours": "audio_hour",
+    "input_mchars": "character_million",
+    "input_document_kpages": "page_thousand",
+    "input_annotated_document_kpages": "page_thousand",
 }
+BY_UNIT = frozenset(("audio_hour", "character_million", "page_thousand"))
 DEFAULT_TIER = {"service_tier": "default"}
 OTHER_TIERS = (("processing", "batch"), ("speed", "fast"))
 
@@ -86,7 +101,7 @@ def _owners(provider: genai.Provider) -> dict[str, genai.ModelInfo]:
     confirm an id without its date or ``-latest``."""
     owners: dict[str, genai.ModelInfo] = {}
     certain = [(name, m) for m in provider.models for name in (m.id, *_equals(m.match))]
-    shorter = [(name, m) for m in provider.models for name in pricing.name_candidates(m.id)]
+    shorter = [(name, m) for m in provider.models for name in name_candidates(m.id)]
     for name, model in [*certain, *shorter]:
         if len(name) <= IDENTIFIER_LENGTH and name not in owners and model.is_match(name):
             owners[name] = model
@@ -112,9 +127,13 @@ def _rows(provider: str, model: genai.ModelInfo, skipped: Counter[str]) -> Itera
             if context and not _begun(model, context, moment):
                 continue
             price = model.get_prices(moment, context)
-            if not _by_tokens(price):
-                skipped["prices not by input and output tokens"] += 1
+            given = {name for name, value in price.__dict__.items() if value is not None}
+            if not given or not _can_be_said(given):
+                left_out = "prices by units that rows do not have"
+                skipped[left_out if given else "models without a price"] += 1
                 continue
+            for name in given - KINDS.keys():
+                skipped[f"prices of {name}, which count as their parent"] += 1
             rows = list(_thresholds(provider, model.id, tier, price))
             if rows != before:
                 yield from (replace(row, effective_from=date) for row in rows)
@@ -169,13 +188,12 @@ def _dates(model: genai.ModelInfo, context: dict[str, str]) -> list[dt.datetime 
     return [None, *(dt.datetime.combine(day, dt.time(), dt.UTC) for day in sorted(days))]
 
 
-def _by_tokens(price: genai.ModelPrice) -> bool:
-    """Can tokens alone price each call? Unknown is not free: a fee for each request cannot be said
-    in tokens, nor can an output of images only. An embedding has no output at all."""
-    given = {name for name, value in price.__dict__.items() if value is not None}
-    other_output = any(name.startswith("output_") for name in given)
-    priced = "input_mtok" in given and ("output_mtok" in given or not other_output)
-    return priced and "requests_kcount" not in given
+def _can_be_said(given: set[str]) -> bool:
+    """Can our columns price each call? Unknown is not free: without a price of input tokens there
+    must be a fee, and what is no token must have a column. An embedding has no output at all."""
+    units = {name for name in given if not name.endswith("_mtok")}
+    by_unit = bool(BY_UNIT & {KINDS.get(name) for name in given})
+    return units <= KINDS.keys() and ("input_mtok" in given or (by_unit and units == given))
 
 
 def _thresholds(
@@ -196,10 +214,16 @@ def _thresholds(
             service_tier=tier,
             min_input_tokens=least,
             source=SOURCE,
-            input_mtok=rates.pop("input_mtok"),
-            output_mtok=rates.pop("output_mtok", NOTHING),
+            input_mtok=rates.pop("input_mtok", NOTHING),
+            output_mtok=rates.pop("output_mtok", _dearest_output(rates)),
         )
         yield replace(row, **rates)
+
+
+def _dearest_output(rates: dict[str, Any]) -> Decimal:
+    """Where only sounds or pictures have a price as output, any other output has it too."""
+    outputs = (rate for name, rate in rates.items() if name.startswith("output_"))
+    return max(outputs, default=NOTHING)
 
 
 def _rate(kind: str, value: Any, least: int) -> Decimal:

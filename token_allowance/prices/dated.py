@@ -12,11 +12,8 @@ from django.db import transaction
 
 from token_allowance.models import Price
 from token_allowance.prices.bundled import SOURCE
-from token_allowance.pricing import ModelPrice
+from token_allowance.pricing import RATES, ModelPrice
 
-RATES = (
-    "input_mtok", "output_mtok", "cache_read_mtok", "cache_write_5m_mtok", "cache_write_1h_mtok",
-)  # fmt: skip
 COLUMNS = ("provider", "model", "service_tier", "effective_from", "min_input_tokens", *RATES)
 # A correction of a row that is dated in the future starts just after it; it is found by looking a
 # moment later than it starts.
@@ -112,7 +109,21 @@ def _changes(added: Schedule, known: Schedule) -> Iterator[str]:
         if date is not None:
             before = _at(known, date)
             old = f"{_text(before)} → " if before else ""
-            yield f"{old}{_text(rows)} from {date:%Y-%m-%d %H:%M} UTC"
+            others = "".join(f", {change}" for change in _others(before or {}, rows))
+            yield f"{old}{_text(rows)}{others} from {date:%Y-%m-%d %H:%M} UTC"
+
+
+def _others(before: Rows, after: Rows) -> Iterator[str]:
+    """What changed beside the prices of input and output, at the lowest threshold."""
+    nothing = (None,) * len(RATES)
+    old, new = before.get(0, nothing), after.get(0, nothing)
+    for name, was, is_now in list(zip(RATES, old, new, strict=True))[2:]:
+        if was != is_now:
+            yield f"{name} {_known(was)} → {_known(is_now)}"
+
+
+def _known(rate: Decimal | None) -> str:
+    return "none" if rate is None else f"${_plain(rate)}"
 
 
 def _text(rows: Rows) -> str:

@@ -12,9 +12,10 @@ from django.core.management.base import CommandError, OutputWrapper
 from django.db.models import Count, Q
 from django.utils import timezone
 
-from token_allowance import conf, limits, pricing
+from token_allowance import conf, limits
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.models import Limit, ModelAlias, Price, Reservation
+from token_allowance.names import name_candidates
 
 HELP = "Look for what would keep a budget from holding; fails if something is broken."
 MIDDLEWARE = "token_allowance.middleware.AllowanceMiddleware"
@@ -108,7 +109,7 @@ def unpriced_calls() -> Iterator[Finding]:
 
 def priced(model: str, provider: str = "") -> bool:
     """Is there a price under one of the names by which the model is looked up?"""
-    names = pricing.name_candidates(model)
+    names = name_candidates(model)
     if ModelAlias.objects.filter(alias=model).exists():
         return True
     found = Price.objects.filter(model__in=names)
