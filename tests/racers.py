@@ -44,14 +44,15 @@ class Racers:
         for process in self.processes:
             self._write(process, "go")
         answers = [self._read(process) for process in self.processes]
-        assert [error for answer in answers for error in answer["errors"]] == []
+        if errors := [error for answer in answers for error in answer["errors"]]:
+            raise AssertionError(f"{len(errors)} calls failed otherwise, first with {errors[0]}")
         return {name: sum(a[name] for a in answers) for name in ("admitted", "refused")}
 
     def settle(self, alias: str) -> None:
         self._ask([{"alias": alias, "kind": "settle"}] * PROCESSES)
 
     def rest(self, alias: str) -> None:
-        """Close their idle connections, which makes the server count what they did."""
+        """Forget what is held, and close the idle connections: then the server has counted all."""
         self._ask([{"alias": alias, "kind": "rest"}] * PROCESSES)
 
     def close(self) -> None:

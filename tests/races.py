@@ -136,6 +136,7 @@ def main() -> None:
                     racer.settle()
                     say("settled")
                 case "rest":
+                    racer.held.clear()
                     own(task["alias"]).close()
                     say("resting")
         faulthandler.cancel_dump_traceback_later()

@@ -47,13 +47,14 @@ def racers(provider, django_db_setup, django_db_blocker):
 
 
 @pytest.fixture(params=BOTH, ids=("postgresql", "sqlite"))
-def alias(request, settings):
+def alias(request, settings, racers):
     """The database whose budgets are raced for, with the price of the model in it."""
     settings.TOKEN_ALLOWANCE = {"STORE": {"BACKEND": STORE, "OPTIONS": {"alias": request.param}}}
     Price.objects.using(request.param).create(
         provider="openai", model=MODEL, input_mtok=1, output_mtok=4
     )
-    return request.param
+    yield request.param
+    racers.rest(request.param)
 
 
 def limit(alias: str, *, seeded: bool = True, window: str = "month", **values: Any) -> None:
