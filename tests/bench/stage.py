@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from decimal import Decimal
 from pathlib import Path
 
 from project.provider import FIXED_COST, ProviderProcess
@@ -71,8 +72,9 @@ def _decide(alias: str) -> None:
     from token_allowance.models import Limit, Price
 
     prices, limits = Price.objects.using(alias), Limit.objects.using(alias)
-    prices.create(provider="openai", model=OPENAI_MODEL, input_mtok=1, output_mtok=4)
-    prices.create(provider="anthropic", model=ANTHROPIC_MODEL, input_mtok=3, output_mtok=15)
+    for provider, model in (("openai", OPENAI_MODEL), ("anthropic", ANTHROPIC_MODEL)):
+        rates = {"input_mtok": Decimal(1), "output_mtok": Decimal(4)}
+        prices.create(provider=provider, model=model, **rates)
     limits.create(tenant="*", window="day", unit="cost", amount=PLENTY)
     limits.create(tenant="*", user="*", window="hour", unit="tokens", amount=PLENTY)
     limits.create(feature="*", window="month", unit="calls", amount=PLENTY)
