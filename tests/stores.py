@@ -149,7 +149,7 @@ def request(
         observe=observe,
         flags=(),
     )
-    id = id or reservations.new_id()
+    id = id or entries.new_id()
     row = entries.begun(id, plan, "", at)
     return Request(
         id=id, version=version, budgets=ordered, amounts=amounts, lease_seconds=lease, row=row,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import anyio
 import pytest
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 sdks = pytest.mark.parametrize("sdk", SDKS)
 FIXED = Reply(input_tokens=40, output_tokens=9)
 PACED = Reply(text=" windy" * 16, chunks=4, chunk_delay_seconds=0.15, input_tokens=40)
-clients: dict[str, object] = {}  # what the views below call
+clients: dict[str, Any] = {}  # what the views below call
 
 
 @pytest.fixture
@@ -199,7 +200,7 @@ async def async_client_in_async_view(request: HttpRequest) -> JsonResponse:
 
 
 def async_client_in_sync_view(request: HttpRequest) -> JsonResponse:
-    async def ask() -> int:
+    async def ask() -> Any:
         async with clients["lab"].aclient("openai") as client:
             return (await create(client)).usage.total_tokens
 

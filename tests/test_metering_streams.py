@@ -225,5 +225,5 @@ def test_an_anthropic_stream_through_plain_http(lab):
         headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
         with client.stream("POST", url, json=body, headers=headers) as response:
             lines = list(response.iter_lines())
-    assert 'event: message_stop' in lines
+    assert "event: message_stop" in lines
     assert lab.row().cost_micros == 255

@@ -1,4 +1,4 @@
-"""A store that cannot be asked: before a call, between its beginning and its end, and afterwards."""
+"""A store that cannot be asked: before a call, between its begin and its end, and afterwards."""
 
 from __future__ import annotations
 
@@ -145,15 +145,17 @@ def test_a_cap_holds_although_the_store_is_down():
         assert lab.requests() == len(lab.rows(3)) == 3
 
 
-def test_admit_follows_the_setting():
+def test_admit_refuses_where_calls_are_refused():
     with Lab() as lab:
         down("usage")
         with pytest.raises(StoreUnavailable):
             allowance.admit()
         with pytest.raises(StoreUnavailable):
             asyncio.run(allowance.aadmit())
-        down()
         assert lab.rows() == []
+
+
+def test_admit_admits_where_calls_are_admitted():
     with Lab(ON_STORE_ERROR="admit"):
         down("usage")
         allowance.admit()

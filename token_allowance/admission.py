@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeVar
 
+from asgiref.sync import iscoroutinefunction
+from django.http import HttpResponseBase
 from django.utils import timezone
 
 from token_allowance import conf, policy, threads
-from token_allowance.attribution import Charge, charge_to
+from token_allowance.attribution import Charge, charge_to, current
+from token_allowance.bodies import charged
+from token_allowance.entries import new_id
+from token_allowance.exceptions import StoreUnavailable
 from token_allowance.limits import NOTHING, Attribution, Budget, Limit, apply
 from token_allowance.plans import check_attribution, check_switches
 from token_allowance.refusals import exceeded
-from token_allowance.reservations import new_id
+from token_allowance.reservations import admits_without_store
 from token_allowance.stores.base import Request, Room
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -68,7 +72,7 @@ def admit(
     Charges nothing and holds nothing: the calls themselves are still checked one by one.
     """
     charge = charge_to(tenant=tenant, user=user, session=session, feature=feature).charge()
-    threads.call(_admit, charge, charge.attribution(), model)
+    threads.call(_admit_if_known, charge, charge.attribution(), model)
 
 
 async def aadmit(
@@ -77,7 +81,7 @@ async def aadmit(
 ) -> None:  # fmt: skip
     charge = charge_to(tenant=tenant, user=user, session=session, feature=feature).charge()
     attribution = await charge.aattribution()
-    await threads.acall(_admit, charge, attribution, model)
+    await threads.acall(_admit_if_known, charge, attribution, model)
 
 
 def require(
@@ -103,23 +107,28 @@ def require(
     )
 
     def decorate(function: F) -> F:
-        if inspect.iscoroutinefunction(function):
+        if iscoroutinefunction(function):
 
             @functools.wraps(function)
             async def admitted_coroutine(*args: Any, **kwargs: Any) -> Any:
                 await aadmit()
-                return await function(*args, **kwargs)
+                return _followed(await function(*args, **kwargs))
 
             return outer(admitted_coroutine)  # type: ignore[return-value]
 
         @functools.wraps(function)
         def admitted(*args: Any, **kwargs: Any) -> Any:
             admit()
-            return function(*args, **kwargs)
+            return _followed(function(*args, **kwargs))
 
         return outer(admitted)  # type: ignore[return-value]
 
     return decorate
+
+
+def _followed(returned: Any) -> Any:
+    """A streamed body is charged like the view that made it, although its steps come later."""
+    return charged(returned, current()) if isinstance(returned, HttpResponseBase) else returned
 
 
 def _budgets(
@@ -162,6 +171,14 @@ def _state(room: Room) -> str:
     if used >= DEGRADED_PERCENT * amount:
         return "degraded"
     return "warning" if used >= WARNING_PERCENT * amount else "ok"
+
+
+def _admit_if_known(charge: Charge, attribution: Attribution, model: str) -> None:
+    try:
+        _admit(charge, attribution, model)
+    except StoreUnavailable:
+        if not admits_without_store():
+            raise
 
 
 def _admit(charge: Charge, attribution: Attribution, model: str) -> None:

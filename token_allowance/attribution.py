@@ -12,6 +12,8 @@ from decimal import Decimal
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
+from asgiref.sync import iscoroutinefunction
+
 from token_allowance.limits import Attribution, checked_identifier
 from token_allowance.money import to_micros
 from token_allowance.runs import Run
@@ -115,7 +117,10 @@ class charge_to:
     def charge(self, given: dict[str, Any] | None = None) -> Charge:
         """The charge for one run; ``given`` are the arguments of a decorated call."""
         values, trace_id = dict(self.values), self.trace_id
-        if given is not None:
+        if given is None:
+            if late := [n for n, v in {**values, "trace_id": trace_id}.items() if callable(v)]:
+                raise TypeError(f"{late[0]} may be a callable only where a function is decorated")
+        else:
             values = {name: _called(value, given) for name, value in values.items()}
             trace_id = _called(trace_id, given)
         capped = self.max_calls is not None or self.max_cost_micros is not None
@@ -123,7 +128,11 @@ class charge_to:
         return current().over(values, trace_id, runs)
 
     def __enter__(self) -> Charge:
-        charge = self.charge()
+        return self.make_current(self.charge())
+
+    @staticmethod
+    def make_current(charge: Charge) -> Charge:
+        """Until ``__exit__``, which may come in another context: of a generator's later step."""
         _current.set(charge)
         return charge
 
@@ -174,7 +183,7 @@ def _called(value: Any, given: dict[str, Any]) -> Any:
 
 
 def _wrapper(function: Callable[..., Any], charge: Callable[..., Charge]) -> Callable[..., Any]:
-    if inspect.iscoroutinefunction(function):
+    if iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def run_coroutine(*args: Any, **kwargs: Any) -> Any:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 from token_allowance import settlements, threads
-from token_allowance.attribution import Charge, charge_to, entered
+from token_allowance.attribution import Charge, charge_to
 from token_allowance.exceptions import ReservationError
 from token_allowance.limits import checked_identifier
 from token_allowance.plans import Attempt
@@ -52,7 +53,6 @@ class call:
         self._reservation: Reservation | None = None
         self._recorded: Usage | None = None
         self._left = False
-        self._covered: Any = None
 
     @property
     def model(self) -> str:
@@ -111,11 +111,7 @@ class call:
 
     def _begin(self, charge: Charge, reservation: Reservation) -> call:
         self._reservation = reservation
-        covered = Charge(
-            charge.stated, charge.source, charge.runs, charge.trace_id, charge.job, covered=True
-        )
-        self._covered = entered(covered)
-        self._covered.__enter__()
+        self._charge_to.make_current(replace(charge, covered=True))
         return self
 
     def _end(self, error: BaseException | None) -> None:
@@ -124,7 +120,8 @@ class call:
         if reservation.finished or reservation.deferred:
             return
         if self._recorded is None and reservation.row["state"] in ("settled", "released"):
-            return  # a repeated call that is over, and nothing new was recorded
+            reservation.leave()  # a repeated call that is over, and nothing new was recorded
+            return
         if self._recorded is not None:
             reservation.settle(self._recorded)
         elif error is None:
@@ -143,7 +140,7 @@ class call:
         error: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        self._covered.__exit__(None, None, None)
+        self._charge_to.__exit__(kind, error, tb)
         threads.call(self._end, error)
 
     async def __aenter__(self) -> call:
@@ -160,7 +157,7 @@ class call:
         error: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        self._covered.__exit__(None, None, None)
+        self._charge_to.__exit__(kind, error, tb)
         await threads.acall(self._end, error)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
+import time
 from collections.abc import Iterable
 from decimal import Decimal
 from uuid import UUID
@@ -14,6 +16,14 @@ from token_allowance.plans import Plan
 from token_allowance.pricing import Cost, ModelPrice
 from token_allowance.stores.base import Row
 from token_allowance.usage import Usage
+
+
+def new_id() -> UUID:
+    """A UUIDv7: 48 bits of milliseconds, then 74 random bits."""
+    milliseconds = time.time_ns() // 1_000_000
+    random = int.from_bytes(os.urandom(10))
+    high, low = random >> 68, random & ((1 << 62) - 1)
+    return UUID(int=milliseconds << 80 | 7 << 76 | high << 64 | 2 << 62 | low)
 
 
 def begun(id: UUID, plan: Plan, trace_id: str, created_at: dt.datetime) -> Row:

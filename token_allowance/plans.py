@@ -18,6 +18,7 @@ from token_allowance.runs import Run
 from token_allowance.usage import Usage
 
 DEFAULT_TIERS = frozenset({"", "default", "standard", "auto", "standard_only"})
+UNKNOWN_VERSION = -1  # of a policy that could not be read
 PEOPLE = ("tenant", "user", "session")
 
 
@@ -68,14 +69,19 @@ def plan(
     runs: tuple[Run, ...],
     policy: Policy,
     now: dt.datetime,
+    *,
+    unmetered: bool = False,
 ) -> Plan:
-    """Raises SwitchEngaged, Unattributed or UnknownModel, unless everything is only observed."""
+    """Raises SwitchEngaged, Unattributed or UnknownModel, unless everything is only observed.
+
+    ``unmetered``: the call was admitted without its store, and is planned after the fact.
+    """
     _check_name(attempt)
     settings = conf.current()
     tenant = policy.tenant(attribution.tenant)
-    observe = settings.MODE == "observe" or tenant.observe
+    observe = unmetered or settings.MODE == "observe" or tenant.observe
     prices = policy.prices(attempt.provider, attempt.model)
-    flags: list[str] = []
+    flags = ["unmetered_admission"] if unmetered else []
     if check_switches(attribution, prices.model, policy, now, observe=observe):
         flags.append("would_refuse")
     budgets, missing = apply(
@@ -111,7 +117,7 @@ def blind(attempt: Attempt, attribution: Attribution) -> Plan:
     return Plan(
         attempt=attempt,
         attribution=attribution,
-        version=0,
+        version=UNKNOWN_VERSION,
         model=attempt.model,
         prices=None,
         price=None,

@@ -56,7 +56,7 @@ def _reason(room: Room, need: int) -> str:
     amount = room.budget.limit.amount
     if need > amount > 0:
         return "too_large"
-    return "held" if amount and room.used + need <= amount else "exhausted"
+    return "held" if room.used < amount and room.used + need <= amount else "exhausted"
 
 
 def _severity(request: Request, room: Room) -> tuple[bool, dt.datetime, str]:

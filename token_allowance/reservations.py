@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import os
 import threading
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from uuid import UUID
 
 from django.utils import timezone
 
-from token_allowance import conf, entries, policy, settlements
+from token_allowance import conf, entries, policy, runs, settlements
 from token_allowance.attribution import Charge
 from token_allowance.exceptions import (
     CapExceeded,
@@ -24,24 +22,23 @@ from token_allowance.exceptions import (
 )
 from token_allowance.limits import NOTHING, Amounts, Attribution
 from token_allowance.money import MAX_MICROS
-from token_allowance.plans import Attempt, Plan, amounts, blind, find_price, plan
+from token_allowance.plans import (
+    UNKNOWN_VERSION,
+    Attempt,
+    Plan,
+    amounts,
+    blind,
+    find_price,
+    plan,
+)
 from token_allowance.pricing import cost
 from token_allowance.refusals import exceeded
-from token_allowance.runs import Run
 from token_allowance.stores.base import Outcome, Request, Room, Row, Settlement, Store, holds
 from token_allowance.usage import Usage
 
 logger = logging.getLogger("token_allowance")
 NO_USAGE = Usage()
 TRIES = 20  # policy reloads within one reserve: an edit storm must not starve it (protocol 5)
-
-
-def new_id() -> UUID:
-    """A UUIDv7: 48 bits of milliseconds, then 74 random bits."""
-    milliseconds = time.time_ns() // 1_000_000
-    random = int.from_bytes(os.urandom(10))
-    high, low = random >> 68, random & ((1 << 62) - 1)
-    return UUID(int=milliseconds << 80 | 7 << 76 | high << 64 | 2 << 62 | low)
 
 
 class Reservation:
@@ -52,7 +49,7 @@ class Reservation:
     """
 
     def __init__(self, plan: Plan, charge: Charge, now: dt.datetime) -> None:
-        self.id = new_id()
+        self.id = entries.new_id()
         self.plan = plan
         self.charge = charge
         self.created_at = now
@@ -60,6 +57,7 @@ class Reservation:
         self.budgets = plan.budgets
         self.deferred = False
         self.repeated = False
+        self._taken_micros = 0  # counted in the caps of the request or job
         self._finished = False
         self._lock = threading.Lock()
         self.row: Row = entries.begun(self.id, plan, charge.trace_id, now)
@@ -98,6 +96,29 @@ class Reservation:
         request_id: str = "",
     ) -> None:
         """Charge what was used, all of it, even above the reservation."""
+        self._finish(lambda: self._charged(usage, flags, service_tier, raw), request_id)
+
+    def settle_estimate(self, *flags: str, request_id: str = "") -> None:
+        """Charge what was reserved: nothing better is known."""
+        self._finish(lambda: self._estimated(flags), request_id)
+
+    def release(self, *flags: str) -> None:
+        """Give everything back: nothing was used."""
+        final = entries.ended("released", flags, Usage(), None, NOTHING, None)
+        self._finish(lambda: (NOTHING, final))
+
+    def leave(self) -> None:
+        """End a repeated call that is over: nothing is charged again."""
+        if self._ends_now():
+            self._return_to_runs(NOTHING)
+
+    def _charged(
+        self,
+        usage: Usage,
+        flags: Iterable[str],
+        service_tier: str,
+        raw: Mapping[str, object] | None,
+    ) -> tuple[Amounts, Row]:
         attempt = self.plan.attempt
         tier = service_tier or attempt.service_tier
         price = find_price(attempt, self.plan.prices, usage, tier, self.created_at)
@@ -111,19 +132,14 @@ class Reservation:
             noted.add("anomaly")
         actual = amounts(usage, priced)
         final = entries.ended("settled", noted, usage, price, actual, priced)
-        self._finish(actual, final | {"raw_usage": dict(raw or {}) or None}, request_id)
+        return actual, final | {"raw_usage": dict(raw or {}) or None}
 
-    def settle_estimate(self, *flags: str, request_id: str = "") -> None:
-        """Charge what was reserved: nothing better is known."""
+    def _estimated(self, flags: Iterable[str]) -> tuple[Amounts, Row]:
         plan = self.plan
         final = entries.ended("settled", flags, plan.estimate, plan.price, self.amounts, None)
         extra = self.row["reserved_tokens"] - plan.estimate.total_tokens
         final["output_tokens"] += max(0, extra)
-        self._finish(self.amounts, final, request_id)
-
-    def release(self, *flags: str) -> None:
-        """Give everything back: nothing was used."""
-        self._finish(NOTHING, entries.ended("released", flags, Usage(), None, NOTHING, None), "")
+        return self.amounts, final
 
     def extend(
         self,
@@ -139,11 +155,16 @@ class Reservation:
         lease = conf.current().RESERVATION_SECONDS if seconds is None else seconds
         now = timezone.now()
         request = self.request(more, lease, now)
-        decision = conf.store().extend(request, deferred_id=deferred_id)
-        if decision.outcome is Outcome.REFUSED:
-            raise exceeded(request, decision.rooms, self.plan.attribution, self.charge.trace_id)
-        if decision.outcome is Outcome.GONE:
-            raise ReservationError("The reservation is final; it cannot be extended.")
+        self.take_from_runs(more)
+        try:
+            decision = conf.store().extend(request, deferred_id=deferred_id)
+            if decision.outcome is Outcome.REFUSED:
+                raise exceeded(request, decision.rooms, self.plan.attribution, self.charge.trace_id)
+            if decision.outcome is Outcome.GONE:
+                raise ReservationError("The reservation is final; it cannot be extended.")
+        except BaseException:
+            self.give_back_to_runs(more)
+            raise
         held = self.amounts
         micros = None if held.cost_micros is None else held.cost_micros + (more.cost_micros or 0)
         self.amounts = Amounts(micros, held.tokens + more.tokens)
@@ -151,21 +172,49 @@ class Reservation:
         self.row["holds"] = holds(self.request(self.amounts, lease, now))
         self.deferred = self.deferred or deferred_id is not None
 
-    def _finish(self, actual: Amounts, final: Row, request_id: str) -> None:
+    def _finish(self, end: Callable[[], tuple[Amounts, Row]], request_id: str = "") -> None:
+        if self._ends_now():
+            settlements.apply(lambda: self._settlement(end, request_id))
+
+    def _ends_now(self) -> bool:
         with self._lock:
-            if self._finished:
-                return
-            self._finished = True
+            before, self._finished = self._finished, True
+        return not before
+
+    def _settlement(self, end: Callable[[], tuple[Amounts, Row]], request_id: str) -> Settlement:
+        """Raises StoreUnavailable while a call admitted without the store cannot be planned."""
+        if self.plan.version == UNKNOWN_VERSION:
+            attempt, attribution = self.plan.attempt, self.plan.attribution
+            self.plan = plan(
+                attempt, attribution, (), policy.confirmed(), self.created_at, unmetered=True
+            )
+            self.amounts, self.budgets = self.plan.amounts, self.plan.budgets
+            self.row = entries.begun(self.id, self.plan, self.charge.trace_id, self.created_at)
+        actual, final = end()
         self._return_to_runs(actual)
         row = self.row | final | {"provider_request_id": request_id[:200]}
         row["flags"] = sorted({*self.row["flags"], *final["flags"]})
-        settlements.apply(Settlement(id=self.id, actual=actual, row=row))
+        return Settlement(id=self.id, actual=actual, row=row)
+
+    def take_from_runs(self, more: Amounts) -> None:
+        """Count it in the caps of the request or job; CapExceeded, and nothing counted, if full."""
+        micros = more.cost_micros or 0
+        try:
+            if runs.take(self.charge.runs, micros, more.calls, observe=self.plan.observe):
+                self.row["flags"] = sorted({*self.row["flags"], "would_refuse"})
+        except CapExceeded as error:
+            error.trace_id = self.charge.trace_id
+            raise
+        self._taken_micros += micros
+
+    def give_back_to_runs(self, held: Amounts) -> None:
+        micros = held.cost_micros or 0
+        runs.give_back(self.charge.runs, micros, held.calls)
+        self._taken_micros -= micros
 
     def _return_to_runs(self, actual: Amounts) -> None:
-        for run in self.charge.runs:
-            run.give_back(
-                1 - actual.calls, (self.amounts.cost_micros or 0) - (actual.cost_micros or 0)
-            )
+        unused = self._taken_micros - (actual.cost_micros or 0)
+        runs.give_back(self.charge.runs, unused, 1 - actual.calls)
 
 
 def reserve(attempt: Attempt, attribution: Attribution, charge: Charge) -> Reservation:
@@ -177,10 +226,12 @@ def reserve(attempt: Attempt, attribution: Attribution, charge: Charge) -> Reser
     try:
         return _reserve(attempt, attribution, charge, now)
     except StoreUnavailable:
-        if not _admits_without_store():
+        if not admits_without_store():
             raise
         logger.warning("token_allowance: the store is down; a call is admitted unmetered")
-        return Reservation(blind(attempt, attribution), charge, now)
+        reservation = Reservation(blind(attempt, attribution), charge, now)
+        reservation.take_from_runs(reservation.amounts)
+        return reservation
 
 
 def _reserve(
@@ -193,18 +244,18 @@ def _reserve(
         planned, decided = _plan(attempt, attribution, charge, decided, now)
         reservation = Reservation(planned, charge, now)
         request = reservation.request(reservation.amounts, conf.current().RESERVATION_SECONDS, now)
-        _take_from_runs(reservation)
+        reservation.take_from_runs(reservation.amounts)
         try:
             decision = store.reserve(request)
         except BaseException:
-            _give_back_to_runs(charge.runs, reservation.amounts)
+            reservation.give_back_to_runs(reservation.amounts)
             raise
         if decision.outcome in (Outcome.ADMITTED, Outcome.REPEAT):
             if decision.outcome is Outcome.REPEAT:
                 reservation.adopt(store)
             settlements.apply_waiting()
             return reservation
-        _give_back_to_runs(charge.runs, reservation.amounts)
+        reservation.give_back_to_runs(reservation.amounts)
         if decision.outcome is Outcome.STALE:
             decided = policy.reload(decided)
         elif not expired_before and _expire_due(store, decision.rooms, now):
@@ -242,30 +293,8 @@ def _expire_due(store: Store, rooms: Iterable[Room], now: dt.datetime) -> bool:
     return any(room.reserved for room in rooms) and expire(now) > 0
 
 
-def _admits_without_store() -> bool:
+def admits_without_store() -> bool:
     settings = conf.current()
     if settings.ON_STORE_ERROR is None:
         return settings.MODE == "observe"
     return settings.ON_STORE_ERROR == "admit"
-
-
-def _take_from_runs(reservation: Reservation) -> None:
-    taken: list[Run] = []
-    micros = reservation.amounts.cost_micros or 0
-    for run in reservation.charge.runs:
-        try:
-            run.take(micros)
-        except CapExceeded as error:
-            if reservation.plan.observe:
-                run.give_back(-1, -micros)
-                reservation.row["flags"] = sorted({*reservation.row["flags"], "would_refuse"})
-            else:
-                _give_back_to_runs(taken, reservation.amounts)
-                error.trace_id = reservation.charge.trace_id
-                raise
-        taken.append(run)
-
-
-def _give_back_to_runs(runs: Iterable[Run], held: Amounts) -> None:
-    for run in runs:
-        run.give_back(1, held.cost_micros or 0)

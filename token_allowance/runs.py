@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections.abc import Iterable, Sequence
 
 from token_allowance.exceptions import CapExceeded
 from token_allowance.money import format_usd
@@ -20,15 +21,15 @@ class Run:
         self.cost_micros = 0  # settled and in flight
         self._lock = threading.Lock()
 
-    def take(self, cost_micros: int) -> None:
-        """Count one call and its cost; CapExceeded, and nothing counted, if either is too much."""
+    def take(self, cost_micros: int, calls: int = 1) -> None:
+        """Count a call and its cost; CapExceeded, and nothing counted, if either is too much."""
         with self._lock:
-            if self.max_calls is not None and self.calls + 1 > self.max_calls:
-                raise self._exceeded("calls", self.max_calls, self.calls, 1)
+            if calls and self.max_calls is not None and self.calls + calls > self.max_calls:
+                raise self._exceeded("calls", self.max_calls, self.calls, calls)
             cap = self.max_cost_micros
             if cap is not None and cost_micros > 0 and self.cost_micros + cost_micros > cap:
                 raise self._exceeded("cost", cap, self.cost_micros, cost_micros)
-            self.calls += 1
+            self.calls += calls
             self.cost_micros += cost_micros
 
     def give_back(self, calls: int, cost_micros: int) -> None:
@@ -56,3 +57,23 @@ class Run:
             available=max(0, amount - used),
             needed=needed,
         )
+
+
+def take(runs: Sequence[Run], cost_micros: int, calls: int, *, observe: bool) -> bool:
+    """Count it in every run, or in none and CapExceeded. True: too much, but only observed."""
+    exceeded = False
+    for place, run in enumerate(runs):
+        try:
+            run.take(cost_micros, calls)
+        except CapExceeded:
+            if not observe:
+                give_back(runs[:place], cost_micros, calls)
+                raise
+            run.give_back(-calls, -cost_micros)
+            exceeded = True
+    return exceeded
+
+
+def give_back(runs: Iterable[Run], cost_micros: int, calls: int) -> None:
+    for run in runs:
+        run.give_back(calls, cost_micros)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from uuid import UUID
 
 from django.db import DataError, IntegrityError, ProgrammingError
@@ -18,11 +19,36 @@ from token_allowance.usage import Usage
 logger = logging.getLogger("token_allowance")
 WAITING_MOST = 10_000
 
-_waiting: deque[Settlement] = deque(maxlen=WAITING_MOST)
+Make = Callable[[], Settlement]  # raises StoreUnavailable while it cannot be made
+
+_waiting: deque[Make] = deque(maxlen=WAITING_MOST)
 
 
-def apply(settlement: Settlement) -> None:
+def apply(make: Make) -> None:
     """Settle now or, if the store is down, with a later call; never raises for the store."""
+    if _applied(make):
+        apply_waiting()
+
+
+def apply_waiting() -> None:
+    """Apply what is waiting, as far as the store lets us; settling twice changes nothing."""
+    for _ in range(len(_waiting)):
+        try:
+            make = _waiting.popleft()
+        except IndexError:
+            return
+        if not _applied(make):
+            return
+
+
+def _applied(make: Make) -> bool:
+    """Settle; if the store is down, keep it for later and return False."""
+    try:
+        settlement = make()
+    except StoreUnavailable:
+        logger.error("token_allowance: the store is down; a settlement waits")
+        _waiting.append(make)
+        return False
     try:
         outcome = conf.store().settle(settlement)
     except StoreUnavailable as error:
@@ -30,27 +56,13 @@ def apply(settlement: Settlement) -> None:
             logger.exception(
                 "token_allowance: %s cannot be settled; its lease ends it", settlement.id
             )
-        else:
-            logger.error("token_allowance: the store is down; settling %s waits", settlement.id)
-            _waiting.append(settlement)
-        return
+            return True
+        logger.error("token_allowance: the store is down; settling %s waits", settlement.id)
+        _waiting.append(lambda: settlement)
+        return False
     if outcome is Outcome.CONFLICT:
         logger.warning("token_allowance: %s was settled before with other figures", settlement.id)
-    apply_waiting()
-
-
-def apply_waiting() -> None:
-    """Apply what is waiting, as far as the store lets us; settling twice changes nothing."""
-    while _waiting:
-        try:
-            settlement = _waiting.popleft()
-        except IndexError:
-            return
-        try:
-            conf.store().settle(settlement)
-        except StoreUnavailable:
-            _waiting.appendleft(settlement)
-            return
+    return True
 
 
 def settle_deferred(deferred_id: str, usage: Usage) -> Outcome:
