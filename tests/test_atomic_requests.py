@@ -231,3 +231,20 @@ def test_c79_open_streams_hold_no_connection(provider, pool_of):
         assert len(list(stream)) > 1
     assert counters() == [(11, 0)]
     assert Reservation.objects.filter(state="settled", flags=[]).count() == 10
+
+
+def test_a_call_costs_two_statements(provider, pool_of):
+    """Once the limits, prices and counters are known: one to reserve, one to settle."""
+    pool = pool_of(1)
+    ask()
+    sent: list[str] = []
+
+    def note(execute: Callable[..., Any], sql: str, *arguments: Any) -> Any:
+        sent.append(sql)
+        return execute(sql, *arguments)
+
+    pool.run(lambda borrowed: borrowed.execute_wrappers.append(note))
+    ask()
+    assert len(sent) == 2
+    assert "reserve" in sent[0]
+    assert "settle" in sent[1]
