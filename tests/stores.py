@@ -190,9 +190,14 @@ def charge(store: Store, *budgets: Budget, cost: int = 0, tokens: int = 0, **giv
     return asked
 
 
-def hold(tokens: int, model: str = "m", **attribution: str) -> reservations.Reservation:
+def hold(
+    tokens: int, model: str = "m", idempotency_key: str = "", **attribution: str
+) -> reservations.Reservation:
     """Reserve tokens as a metered call does: through attribution, policy, estimate and store."""
-    attempt = Attempt(provider="openai", model=model, input_tokens=tokens, max_output_tokens=0)
+    attempt = Attempt(
+        provider="openai", model=model, input_tokens=tokens, max_output_tokens=0,
+        idempotency_key=idempotency_key,
+    )  # fmt: skip
     return reservations.reserve(attempt, Attribution(**attribution), NOBODY)
 
 
