@@ -26,12 +26,15 @@ def new_id() -> UUID:
     return UUID(int=milliseconds << 80 | 7 << 76 | high << 64 | 2 << 62 | low)
 
 
-def begun(id: UUID, plan: Plan, trace_id: str, created_at: dt.datetime) -> Row:
+def begun(
+    id: UUID, plan: Plan, trace_id: str, created_at: dt.datetime, run_path: str = ""
+) -> Row:
     """The row of a call that is in flight."""
     return {
         "id": str(id),
         "idempotency_key": plan.attempt.idempotency_key,
         "trace_id": trace_id,
+        "run_path": run_path,
         **plan.attribution.as_dict(),
         "provider": plan.attempt.provider,
         "model": plan.model,

@@ -10,11 +10,12 @@ from functools import lru_cache
 from typing import Any, cast
 from zoneinfo import ZoneInfo
 
-from token_allowance.windows import Span, Window, span
+from token_allowance.windows import ALWAYS, Span, Window, span
 
 EACH = "*"
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 DIMENSIONS = ("tenant", "user", "session", "feature", "model")
+RUN = "run_path"
 IDENTIFIER_LENGTH = 200
 START_FORMAT = "%Y%m%dT%H%M%SZ"
 
@@ -150,6 +151,12 @@ class Budget:
     window: Span
     since: int  # microseconds since 1970: from when on this budget has been counted
     enforced: bool = True
+    untouched: bool = False  # nothing was spent from it uncounted: a missing counter is zero
+
+    @property
+    def is_cap(self) -> bool:
+        """Is it the cap of one request or job, and no limit of an operator's?"""
+        return bool(self.values) and self.values[0][0] == RUN
 
 
 def microseconds(moment: dt.datetime) -> int:
@@ -220,9 +227,20 @@ def counter_key(limit: Limit, values: tuple[tuple[str, str], ...], window: Span)
     return f"{rank}|{scope}|{limit.unit}|{edges}|{start}"
 
 
+def cap_budget(
+    path: str, unit: Unit, amount: int, *, since: int, untouched: bool = False
+) -> Budget:
+    """A cap that several processes share: of the run with this path and of every run inside it."""
+    limit = Limit(unit=unit, amount=amount, window=Window.TOTAL, tracked_since=since)
+    key = f"0|{RUN}={path}|{unit}|{limit.window}/1/UTC|-"
+    return Budget(key, limit, ((RUN, path),), ALWAYS, since, untouched=untouched)
+
+
 def budget_of(key: str, since: int = 0) -> Budget:
     """The budget a counter key names, with a limit of amount 0: what a rebuild needs to know."""
     _, scope, unit, edges, start = key.split("|")
+    if scope.startswith(f"{RUN}="):
+        return cap_budget(scope.partition("=")[2], Unit(unit), 0, since=since)
     window, anchor_day, time_zone = edges.split("/", 2)
     pairs = [part.split("=", 1) for part in scope.split(",")] if scope != "global" else []
     values = {name: _unescaped(value) for name, value in pairs}

@@ -82,7 +82,7 @@ class Span:
         return max(1, -((at - self.end) // _SECOND))
 
 
-_ALWAYS: Final = Span(None, None)
+ALWAYS: Final = Span(None, None)
 # The span found last per window, zone and anchor, with its bounds. One entry is replaced as a
 # whole, so threads need no lock.
 _last: dict[tuple[Window, tzinfo, int], tuple[datetime, datetime, Span]] = {}
@@ -100,7 +100,7 @@ def span(window: Window, at: datetime, zone: tzinfo, anchor_day: int = 1) -> Spa
     if at.tzinfo is not UTC:
         at = _utc(at)
     if window is Window.TOTAL:
-        return _ALWAYS
+        return ALWAYS
     key = (window, zone, anchor_day)
     last = _last.get(key)
     if last is not None and last[0] <= at < last[1]:

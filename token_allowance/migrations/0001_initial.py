@@ -386,6 +386,7 @@ class Migration(migrations.Migration):
                 ("id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
                 ("idempotency_key", models.CharField(blank=True, max_length=200)),
                 ("trace_id", models.CharField(blank=True, max_length=200)),
+                ("run_path", models.TextField(blank=True)),
                 ("tenant", models.CharField(blank=True, default="", max_length=200)),
                 ("user", models.CharField(blank=True, default="", max_length=200)),
                 ("session", models.CharField(blank=True, default="", max_length=200)),
@@ -440,6 +441,12 @@ class Migration(migrations.Migration):
                         condition=models.Q(("trace_id", ""), _negated=True),
                         fields=["trace_id"],
                         name="allowance_ledger_trace",
+                    ),
+                    models.Index(
+                        condition=models.Q(("run_path", ""), _negated=True),
+                        fields=["run_path"],
+                        name="allowance_ledger_run",
+                        opclasses=["text_pattern_ops"],
                     ),
                     models.Index(
                         condition=models.Q(("state", "reserved")),

@@ -15,7 +15,8 @@ class Reservation(models.Model):
     """The ledger: one row per real attempt to call a model.
 
     The id is a UUIDv7 made by us (case C50). ``holds`` lists what was taken from each counter:
-    ``[key, unit, amount]``. ``raw_usage`` keeps the provider's numbers, never its words.
+    ``[key, unit, amount]``. ``run_path`` names the capped runs the call was made in, the outermost
+    first, each ended by "/". ``raw_usage`` keeps the provider's numbers, never its words.
     """
 
     class States(models.TextChoices):
@@ -27,6 +28,7 @@ class Reservation(models.Model):
     id = models.UUIDField(primary_key=True, editable=False)
     idempotency_key = models.CharField(max_length=limits.IDENTIFIER_LENGTH, blank=True)
     trace_id = models.CharField(max_length=limits.IDENTIFIER_LENGTH, blank=True)
+    run_path = models.TextField(blank=True)
     tenant = identifier()
     user = identifier()
     session = identifier()
@@ -66,6 +68,12 @@ class Reservation(models.Model):
             ),
             models.Index(
                 fields=["trace_id"], condition=~Q(trace_id=""), name="allowance_ledger_trace"
+            ),
+            models.Index(
+                fields=["run_path"],
+                condition=~Q(run_path=""),
+                name="allowance_ledger_run",
+                opclasses=["text_pattern_ops"],
             ),
             models.Index(
                 fields=["expires_at"], condition=Q(state="reserved"), name="allowance_ledger_lease"

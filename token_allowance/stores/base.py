@@ -156,7 +156,9 @@ def fresh(budget: Budget) -> bool:
     counter is seeded from the ledger instead, which costs one query and is never wrong.
     """
     start = budget.window.start
-    return start is not None and microseconds(start) >= budget.since + SETTLING_IN_MICROS
+    if start is None:
+        return budget.untouched
+    return microseconds(start) >= budget.since + SETTLING_IN_MICROS
 
 
 def holds(request: Request) -> list[list[Any]]:
@@ -187,6 +189,8 @@ def held(row: Mapping[str, Any], unit: Unit) -> int:
 
 def in_scope(row: Mapping[str, Any], budget: Budget) -> bool:
     """Does this ledger row belong to the budget: its values and its window?"""
+    if budget.is_cap:
+        return all(row[name].startswith(path) for name, path in budget.values)
     moment = row["created_at"]
     if isinstance(moment, str):
         moment = dt.datetime.fromisoformat(moment)

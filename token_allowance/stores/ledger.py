@@ -14,7 +14,7 @@ from uuid import UUID
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from token_allowance.limits import Budget, Unit, budget_of
+from token_allowance.limits import RUN, Budget, Unit, budget_of
 from token_allowance.stores import base
 from token_allowance.stores.base import Drift, Room, Row
 
@@ -61,6 +61,8 @@ class OwnTransaction:
 
 def scope(connection: BaseDatabaseWrapper, budget: Budget) -> tuple[str, list[Any]]:
     """The condition that selects a budget's ledger rows, with its values."""
+    if budget.is_cap:
+        return _inside(connection, budget.values[0][1])
     parts: list[str] = ["1 = 1"]
     values: list[Any] = []
     for name, value in budget.values:
@@ -71,6 +73,12 @@ def scope(connection: BaseDatabaseWrapper, budget: Budget) -> tuple[str, list[An
             parts.append(f"created_at {operator} %s")
             values.append(connection.ops.adapt_datetimefield_value(moment))
     return " AND ".join(parts), values
+
+
+def _inside(connection: BaseDatabaseWrapper, path: str) -> tuple[str, list[Any]]:
+    """The rows of a run and of the runs inside it, by the prefix search that an index serves."""
+    operator, rest = ("GLOB", "*") if connection.vendor == "sqlite" else ("LIKE", "%")
+    return f"{RUN} <> '' AND {RUN} {operator} %s", [path + rest]
 
 
 def sums(cursor: Any, connection: BaseDatabaseWrapper, budget: Budget) -> tuple[int, int]:
