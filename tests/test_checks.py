@@ -36,6 +36,14 @@ def test_the_demo_project_has_nothing_to_report() -> None:
         ({"TIME_ZONE": "Berlin"}, "Europe/Berlin"),
         ({"UNKNOWN_MODEL": "fallback"}, "FALLBACK_PRICE"),
         ({"STORE": "memory"}, "must be a dict"),
+        ({"ESTIMATE": {"outptu_tokens": 1}}, "did you mean 'output_tokens'"),
+        ({"ESTIMATE": {"output_tokens": "many"}}, "whole number"),
+        ({"ESTIMATE": {"media_tokens": -1}}, "whole number"),
+        ({"ESTIMATE": {"context_floor_tokens": 1.5}}, "whole number"),
+        ({"ESTIMATE": {"safety": 0}}, "above 0"),
+        ({"ESTIMATE": {"strict": "yes"}}, "True or False"),
+        ({"ESTIMATE": {"calibrate": 1}}, "True or False"),
+        ({"ESTIMATE": {"model_max_output_tokens": {"mine": "long"}}}, "whole numbers, or None"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_an_error(given: dict[str, Any], words: str) -> None:

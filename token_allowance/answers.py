@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Protocol
 
-from token_allowance import conf, threads
+from token_allowance import calibration, conf, contexts, threads
 from token_allowance.providers.adapter import Adapter, Reader, Report
 from token_allowance.providers.sse import Frame, Framer
 from token_allowance.reservations import Reservation
@@ -171,11 +171,16 @@ class Answer:
         if "input_missing" in report.flags:
             estimated = self.reservation.plan.estimate.input_tokens
             usage = usage + Usage(input_tokens=estimated)
+        attempt = self.reservation.plan.attempt
+        contexts.remember(
+            attempt.references, self.adapter.api, report.request_id, usage.total_tokens
+        )
+        countable = attempt.input_tokens if attempt.counted and not attempt.references else 0
         self.reservation.settle(
             usage,
             flags=(*report.flags, *flags),
             service_tier=report.service_tier,
-            raw=report.raw,
+            raw=calibration.noted(report.raw, countable),
             request_id=self._request_id(report),
         )
 

@@ -36,7 +36,7 @@ class Settings:
     TRUSTED_HEADERS: Mapping[str, str] = field(default_factory=dict)  # {"tenant": "X-Tenant"}
     TRUSTED_PROXIES: tuple[str, ...] = ()  # peer addresses or networks whose headers count
     REQUEST_CAPS: Mapping[str, Any] = field(default_factory=dict)  # max_calls, max_cost (dollars)
-    ESTIMATE: Mapping[str, Any] = field(default_factory=dict)  # output_tokens 1024, safety 1.0
+    ESTIMATE: Mapping[str, Any] = field(default_factory=dict)  # the keys of ESTIMATES
     UNKNOWN_MODEL: str = "refuse"  # or "fallback": price it by FALLBACK_PRICE
     FALLBACK_PRICE: Mapping[str, Any] | None = None  # {"input_mtok": "5", "output_mtok": "25"}
     UNATTRIBUTED: str | None = None  # "refuse" | "charge"; None: refuse if a limit looks at it
@@ -53,12 +53,38 @@ class Settings:
     @property
     def output_tokens(self) -> int:
         """Tokens assumed for an answer whose length the request does not cap."""
-        return int(self.ESTIMATE.get("output_tokens", 1024))
+        return int(self._estimate("output_tokens"))
 
     @property
     def safety(self) -> Decimal:
         """Factor on every input estimate."""
-        return Decimal(str(self.ESTIMATE.get("safety", 1)))
+        return Decimal(str(self._estimate("safety")))
+
+    @property
+    def media_tokens(self) -> int:
+        """Tokens of a picture, sound or file whose size cannot be told."""
+        return int(self._estimate("media_tokens"))
+
+    @property
+    def context_floor_tokens(self) -> int:
+        """Tokens of what the provider keeps and nobody here has seen used (case C45)."""
+        return int(self._estimate("context_floor_tokens"))
+
+    @property
+    def model_max_output_tokens(self) -> Mapping[str, int | None]:
+        found: Mapping[str, int | None] = self._estimate("model_max_output_tokens")
+        return found
+
+    @property
+    def calibrate(self) -> bool:
+        return bool(self._estimate("calibrate"))
+
+    @property
+    def strict(self) -> bool:
+        return bool(self._estimate("strict"))
+
+    def _estimate(self, name: str) -> Any:
+        return self.ESTIMATE.get(name, ESTIMATES[name])
 
     @property
     def max_calls(self) -> int | None:
@@ -71,6 +97,15 @@ class Settings:
         return None if value is None else money.to_micros(value)
 
 
+ESTIMATES: dict[str, Any] = {
+    "output_tokens": 1024,  # where the request names no maximum
+    "safety": 1,  # factor on the input
+    "media_tokens": 1600,  # a picture, sound or file at an address, or of an unknown form
+    "context_floor_tokens": 8000,  # what the provider keeps and we have no record of (case C45)
+    "model_max_output_tokens": {},  # {model: longest answer}; None: do not clamp this one
+    "calibrate": False,  # multiply by what settled calls of the model teach
+    "strict": False,  # count text by its bytes: above any known vocabulary
+}
 CHOICES: dict[str, tuple[Any, ...]] = {
     "MODE": ("enforce", "observe"),
     "ON_STORE_ERROR": (None, "refuse", "admit"),
@@ -82,7 +117,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 INNER_KEYS = {
     "STORE": ("BACKEND", "OPTIONS"),
     "REQUEST_CAPS": ("max_calls", "max_cost"),
-    "ESTIMATE": ("output_tokens", "safety"),
+    "ESTIMATE": tuple(ESTIMATES),
     "TRUSTED_HEADERS": ("tenant", "user", "session", "feature"),
 }
 
@@ -104,6 +139,7 @@ def problems(given: Mapping[str, Any]) -> list[str]:
         ]
     if not _positive(given.get("RESERVATION_SECONDS", 600)):
         found.append(f"{NAME}['RESERVATION_SECONDS'] must be a number above 0.")
+    found += _estimate_problems(given.get("ESTIMATE"))
     if given.get("TIME_ZONE") and given["TIME_ZONE"] not in available_timezones():
         found.append(f"{NAME}['TIME_ZONE'] is not a time zone such as Europe/Berlin.")
     if given.get("UNKNOWN_MODEL") == "fallback" and not given.get("FALLBACK_PRICE"):
@@ -117,13 +153,35 @@ def problems(given: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def _estimate_problems(given: Any) -> list[str]:
+    found = []
+    for key, value in given.items() if isinstance(given, Mapping) else ():
+        name = f"{NAME}['ESTIMATE'][{key!r}]"
+        if key == "safety" and not _positive(value):
+            found.append(f"{name} must be a number above 0.")
+        elif key.endswith("_floor_tokens") or key in ("output_tokens", "media_tokens"):
+            if not _whole(value):
+                found.append(f"{name} must be a whole number, 0 or more.")
+        elif key in ("calibrate", "strict") and not isinstance(value, bool):
+            found.append(f"{name} must be True or False.")
+        elif key == "model_max_output_tokens" and not (
+            isinstance(value, Mapping) and all(n is None or _whole(n) for n in value.values())
+        ):
+            found.append(f"{name} must be a dict of model names and whole numbers, or None.")
+    return found
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
 def _unknown(key: str, known: Any, text: str) -> str:
     near = difflib.get_close_matches(str(key), known, 1)
     return f"{text} {key!r}" + (f"; did you mean {near[0]!r}?" if near else ".")
 
 
 def _positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool) and value > 0
 
 
 @lru_cache(maxsize=1)

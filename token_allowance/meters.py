@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
-from token_allowance import conf
+from token_allowance import conf, contexts
 from token_allowance.attribution import Charge, Job, current
+from token_allowance.estimate import Counting
+from token_allowance.estimate.references import references
 from token_allowance.exceptions import UnmeteredEndpoint
 from token_allowance.limits import Attribution
 from token_allowance.plans import Attempt
@@ -85,7 +87,7 @@ class Meter:
                 raise ValueError("the body is no JSON object")
             if "model" not in body and (found := DEPLOYMENT.search(path)):
                 body = {**body, "model": unquote(found.group(1))}
-            asked = endpoint.adapter.request(body)
+            asked = endpoint.adapter.request(body, _counting(body))
         except (ValueError, TypeError, RecursionError) as error:
             self._unsupported(f"{request.method} {path} ({error})")
             return None
@@ -98,6 +100,8 @@ class Meter:
                 max_output_tokens=asked.max_output_tokens,
                 choices=asked.choices,
                 service_tier=asked.service_tier,
+                references=references(body, content),
+                counted=not conf.current().strict,
             ),
             adapter=endpoint.adapter,
             stream=asked.stream,
@@ -105,7 +109,10 @@ class Meter:
         )
 
     def reserve(self, call: ModelCall, charge: Charge, attribution: Attribution) -> Reservation:
-        return reserve(call.attempt, attribution, charge)
+        attempt = call.attempt
+        if attempt.references:
+            attempt = replace(attempt, context=contexts.context(attempt.references))
+        return reserve(attempt, attribution, charge)
 
     def over(self, other: Meter) -> Meter:
         """This meter put over one that the client already had: metered once, not twice."""
@@ -141,3 +148,13 @@ class Meter:
         if run is None:
             run = self._runs.setdefault(charge.job, Run(self.max_calls, self.max_cost_micros))
         return (run,)
+
+
+def _counting(body: dict[str, Any]) -> Counting:
+    settings = conf.current()
+    model = body.get("model")
+    return Counting(
+        media_tokens=settings.media_tokens,
+        strict=settings.strict,
+        model=model if isinstance(model, str) else "",
+    )

@@ -8,7 +8,10 @@ from decimal import Decimal
 from math import ceil
 from typing import Any
 
-from token_allowance import conf
+from token_allowance import calibration, conf
+from token_allowance.contexts import NO_CONTEXT, Context
+from token_allowance.estimate.maxima import max_output_tokens
+from token_allowance.estimate.references import Reference
 from token_allowance.exceptions import SwitchEngaged, Unattributed, UnknownModel
 from token_allowance.limits import Amounts, Attribution, Budget, Unit, apply, checked_identifier
 from token_allowance.money import MAX_MICROS
@@ -33,14 +36,24 @@ class Attempt:
     choices: int = 1
     service_tier: str = ""
     idempotency_key: str = ""
+    references: tuple[Reference, ...] = ()
+    context: Context = NO_CONTEXT  # what the references stand for
+    counted: bool = False  # ``input_tokens`` is a count of ours, which can be calibrated
 
     @property
     def estimate(self) -> Usage:
         """The most the call is expected to use."""
         settings = conf.current()
+        factor = settings.safety
+        if self.counted:
+            factor *= calibration.factor(self.provider, self.model)
         each = settings.output_tokens if self.max_output_tokens is None else self.max_output_tokens
+        longest = max_output_tokens(self.model, settings.model_max_output_tokens)
+        if longest is not None:
+            each = min(each, longest)
+        input_tokens = ceil(self.input_tokens * factor) + self.context.tokens
         return Usage(
-            input_tokens=min(MAX_MICROS, ceil(self.input_tokens * settings.safety)),
+            input_tokens=min(MAX_MICROS, input_tokens),
             output_tokens=min(MAX_MICROS, each * max(1, self.choices)),
         )
 
@@ -89,6 +102,8 @@ def plan(
     )
     if check_attribution(attribution, missing, observe=observe):
         flags.append("unattributed")
+    if attempt.context.unknown:
+        flags.append("context_unknown")
     estimate = attempt.estimate
     price = find_price(attempt, prices, estimate, attempt.service_tier, now)
     if price is None or price.source == "fallback":

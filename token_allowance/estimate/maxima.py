@@ -31,18 +31,13 @@ _MAX_OUTPUT_TOKENS: Final = {
 }
 
 
-def max_output_tokens(
-    names: tuple[str, ...], declared: Mapping[str, int | None] | None = None
-) -> int | None:
-    """For a model known under these names, the first of them that says anything; None: unknown.
+def max_output_tokens(model: str, declared: Mapping[str, int | None] | None = None) -> int | None:
+    """The longest answer of a model, None if it is not known.
 
-    ``declared`` are exact names; there None means that the model is not to be clamped.
+    ``declared`` holds exact names; None there means that the model is not to be clamped.
     """
-    for name in names:
-        if declared and name in declared:
-            return declared[name]
-    for name in names:
-        own = name.rpartition("/")[2]  # a router puts the provider before it
-        if found := max(filter(own.startswith, _MAX_OUTPUT_TOKENS), key=len, default=""):
-            return _MAX_OUTPUT_TOKENS[found]
-    return None
+    if declared and model in declared:
+        return declared[model]
+    own = model.rpartition("/")[2]  # a router puts the provider before it
+    found = max(filter(own.startswith, _MAX_OUTPUT_TOKENS), key=len, default="")
+    return _MAX_OUTPUT_TOKENS[found] if found else None
