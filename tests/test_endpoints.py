@@ -41,6 +41,9 @@ from token_allowance.providers.endpoints import (
         ),
         ("127.0.0.1:8000", "//chat/completions", "chat_completions", "", "openai"),
         ("[::1]:8000", "/messages", "messages", "", "anthropic"),
+        ("127.0.0.1:11434", "/api/chat", "ollama", "ollama", "default"),
+        ("ollama.com", "/api/generate", "ollama", "ollama", "default"),
+        ("gpu.test", "/ollama/api/embed", "ollama", "ollama", "default"),
     ],
 )
 def test_model_calls_are_recognised_under_any_base_url(
@@ -79,6 +82,12 @@ def test_the_declared_provider_wins_over_the_host() -> None:
 )
 def test_posts_that_run_no_model_are_free(path: str) -> None:
     assert recognise("POST", "api.openai.com", path) is Unmetered.FREE
+
+
+@pytest.mark.parametrize("path", ["show", "pull", "push", "create", "copy", "blobs/sha256:29fd"])
+def test_moving_models_is_free_at_ollama_only(path: str) -> None:
+    assert recognise("POST", "127.0.0.1", f"/api/{path}", "ollama") is Unmetered.FREE
+    assert recognise("POST", "127.0.0.1", f"/api/{path}") is Unmetered.UNSUPPORTED
 
 
 @pytest.mark.parametrize("method", ["GET", "get", "DELETE", "HEAD", "OPTIONS"])
@@ -131,4 +140,5 @@ def test_known_hosts_are_lower_case_and_name_a_provider() -> None:
 
 def test_providers_are_named_as_in_the_price_data() -> None:
     data = pytest.importorskip("genai_prices.data", reason="the price data are an extra")
-    assert set(KNOWN_HOSTS.values()) <= {provider.id for provider in data.providers}
+    unpriced = {"ollama"}
+    assert set(KNOWN_HOSTS.values()) - unpriced <= {provider.id for provider in data.providers}

@@ -9,11 +9,17 @@ from typing import Protocol
 
 from token_allowance import calibration, conf, contexts, threads
 from token_allowance.providers.adapter import Adapter, Reader, Report
+from token_allowance.providers.ndjson import LineFramer
 from token_allowance.providers.sse import Frame, Framer
 from token_allowance.reservations import Reservation
 from token_allowance.usage import Usage
 
-EVENT_STREAM = "text/event-stream"
+FRAMERS: dict[str, type[Framer | LineFramer]] = {
+    "text/event-stream": Framer,
+    "application/x-ndjson": LineFramer,
+    "application/ndjson": LineFramer,
+    "application/jsonl": LineFramer,
+}
 LARGEST_BODY_BYTES = 64 * 1024 * 1024
 
 
@@ -50,11 +56,13 @@ class Answer:
         self.status = status
         self.request_id = headers.get("x-request-id") or headers.get("request-id") or ""
         self._decode = decoder(headers.get("content-encoding", "").strip().lower())
-        self._streams = headers.get("content-type", "").startswith(EVENT_STREAM)
+        media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        framer = FRAMERS.get(media_type)
+        self._streams = framer is not None
         #: Does the caller see less than was sent? Then it sees it decoded.
         self.hides_usage = hides_usage and self._streams and self._decode is not None
         self._reader: Reader = adapter.reader()
-        self._framer = Framer()
+        self._framer = (framer or Framer)()
         self._body = bytearray()
         self._extended_at = time.monotonic()
 

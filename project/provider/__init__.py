@@ -1,4 +1,4 @@
-"""A simulated model provider: real HTTP on loopback, OpenAI and Anthropic, scripted or friendly."""
+"""A simulated model provider over real loopback HTTP: OpenAI, Anthropic, Ollama; scripted."""
 
 from __future__ import annotations
 

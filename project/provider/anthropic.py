@@ -12,6 +12,7 @@ from project.provider.request import ModelRequest
 from project.provider.script import Reply
 
 REQUEST_ID = "request-id"
+STREAM_TYPE = "text/event-stream"
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 ERROR_TYPES = {
     400: "invalid_request_error",

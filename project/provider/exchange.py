@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-from project.provider import anthropic, http, openai
+from project.provider import http
 from project.provider.answer import compose, spans
 from project.provider.connection import Connection
 from project.provider.event import Event, Kind, compact
@@ -14,6 +14,7 @@ from project.provider.log import Entry, Log
 from project.provider.prompt import Prompt
 from project.provider.request import ModelRequest
 from project.provider.script import HANG_SECONDS_MAX, Reply
+from project.provider.shapes import shape_of
 
 
 class Exchange:
@@ -31,7 +32,7 @@ class Exchange:
     ) -> None:
         self.connection, self.request, self.reply = connection, request, reply
         self.prompt, self.entry, self.log, self.id = prompt, entry, log, run
-        self.shape = openai if request.api == "openai" else anthropic
+        self.shape = shape_of(request.api)
         self._usage: dict[str, Any] | None = None
         self.streams = request.stream and reply.status < 400
 
@@ -85,7 +86,7 @@ class Exchange:
             return compact(self.shape.error(reply.status, message, self.id))
         answer = compose(self.request, reply, self.prompt, self.id)
         document = self.shape.document(self.request, reply, answer, self.id)
-        self.entry.usage = document.get("usage")
+        self.entry.usage = self.shape.usage(reply, answer.counts)
         return compact(document)
 
     async def _send_stream(self) -> None:
@@ -93,7 +94,7 @@ class Exchange:
         reply, entry, connection = self.reply, self.entry, self.connection
         entry.status = reply.status
         encoder = http.Encoder(reply.content_encoding)
-        headers = {**self._headers("text/event-stream"), "transfer-encoding": "chunked"}
+        headers = {**self._headers(self.shape.STREAM_TYPE), "transfer-encoding": "chunked"}
         connection.write(http.head(reply.status, headers))
         for event, last in self._events():
             if event.kind is not Kind.OPENING and self._reached(reply.drop_after_chunks):
@@ -141,7 +142,7 @@ class Exchange:
         """The usage that the end of this stream will tell, if it comes to that."""
         if self.reply.usage_in_choice_chunk and self.request.api == "openai":
             return counted
-        asked = self.request.include_usage or self.request.api == "anthropic"
+        asked = self.request.include_usage or self.request.api != "openai"
         return counted if asked and not self.reply.no_usage_even_if_asked else None
 
     def _headers(self, content_type: str) -> dict[str, str]:

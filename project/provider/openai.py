@@ -13,6 +13,7 @@ from project.provider.script import Reply
 
 DONE = b"data: [DONE]\n\n"
 REQUEST_ID = "x-request-id"
+STREAM_TYPE = "text/event-stream"
 ERROR_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Api = Literal["openai", "anthropic"]
+Api = Literal["openai", "anthropic", "ollama"]
 
 
 class BadRequest(Exception):
@@ -39,6 +39,8 @@ def api_of(path: str) -> Api | None:
         return "openai"
     if path.endswith("/v1/messages"):
         return "anthropic"
+    if path.endswith(("/api/chat", "/api/generate")):
+        return "ollama"
     return None
 
 
@@ -50,6 +52,8 @@ def parse(api: Api, path: str, raw: bytes) -> ModelRequest:
         raise BadRequest("the body is not valid JSON") from None
     if not isinstance(body, dict):
         raise BadRequest("the body must be an object")
+    if path.endswith("/api/generate"):
+        body = {**body, "messages": [{"role": "user", "content": body.get("prompt", "")}]}
     model, messages = body.get("model"), body.get("messages")
     if not isinstance(model, str) or not model:
         raise BadRequest("model: field required")
@@ -62,7 +66,7 @@ def parse(api: Api, path: str, raw: bytes) -> ModelRequest:
         api=api,
         path=path,
         model=model,
-        stream=body.get("stream") is True,
+        stream=body.get("stream", api == "ollama") is True,
         include_usage=isinstance(options, dict) and options.get("include_usage") is True,
         max_output_tokens=_max_output_tokens(api, body),
         choices=_positive(body, "n") or 1,
@@ -78,6 +82,10 @@ def _max_output_tokens(api: Api, body: dict[str, Any]) -> int | None:
         if maximum is None:
             raise BadRequest("max_tokens: field required")
         return maximum
+    if api == "ollama":
+        options = body.get("options")
+        number = options.get("num_predict") if isinstance(options, dict) else None
+        return number if isinstance(number, int) and number > 0 else None
     given = [_positive(body, name) for name in ("max_completion_tokens", "max_tokens")]
     return min((value for value in given if value is not None), default=None)
 
@@ -97,7 +105,7 @@ def _tools(api: Api, body: dict[str, Any]) -> tuple[str, ...]:
         return ()
     names: list[str] = []
     for tool in body.get("tools") or ():
-        named = tool.get("function") if api == "openai" else tool
+        named = tool if api == "anthropic" else tool.get("function")
         if isinstance(named, dict) and isinstance(named.get("name"), str):
             names.append(named["name"])
     return tuple(names)

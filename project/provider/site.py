@@ -14,6 +14,7 @@ from project.provider.log import Entry, Log
 from project.provider.prompt import PromptCache
 from project.provider.request import Api, BadRequest, ModelRequest, api_of, parse
 from project.provider.script import Chooser, Reply, Script
+from project.provider.shapes import shape_of
 
 JSON = {"content-type": "application/json"}
 
@@ -52,8 +53,7 @@ class Site:
         except BadRequest as problem:
             entry.status = 400
             self.log.finish(entry, "error")
-            shape = openai if api == "openai" else anthropic
-            self._send(connection, 400, shape.error(400, str(problem), self._id(entry)))
+            self._send(connection, 400, shape_of(api).error(400, str(problem), self._id(entry)))
             return
         entry.model, entry.stream = request.model, request.stream
         entry.max_output_tokens, entry.choices = request.max_output_tokens, request.choices

@@ -11,6 +11,7 @@ from typing import Final
 
 from token_allowance.providers.adapter import Adapter
 from token_allowance.providers.anthropic import Messages
+from token_allowance.providers.ollama import Ollama
 from token_allowance.providers.openai import ChatCompletions
 
 # Providers by host, named as in genai-prices. A key that begins with a dot stands for every host
@@ -41,6 +42,7 @@ KNOWN_HOSTS: Final[Mapping[str, str]] = MappingProxyType(
         "api.z.ai": "zai",
         "generativelanguage.googleapis.com": "google",
         "inference.baseten.co": "baseten",
+        "ollama.com": "ollama",
         "open.bigmodel.cn": "zhipuai",
         "openrouter.ai": "openrouter",
         ".aiplatform.googleapis.com": "google",
@@ -67,6 +69,8 @@ _FAMILIES: Final = {
 _CHAT: Final = {name: ChatCompletions(name) for name in ("openai", "anthropic", "gemini")}
 _OTHER_CHAT: Final = ChatCompletions("default")
 _MESSAGES: Final = Messages()
+_OLLAMA: Final = Ollama()
+_OLLAMA_EMBED: Final = Ollama(embeds=True)
 
 # POSTs that run no model. Whole segments at the end of the path; a star is any one segment.
 _FREE_PATHS: Final = (
@@ -96,6 +100,7 @@ _FREE: Final = re.compile(
     "/(?:" + "|".join(re.escape(path).replace(r"\*", "[^/]*") for path in _FREE_PATHS) + r")\Z"
 )
 _MODEL_CALL_AT_MISTRAL: Final = re.compile(r"/(?:conversations|moderations)(?:/|\Z)")
+_FREE_AT_OLLAMA: Final = re.compile(r"/api/(?:show|pull|push|create|copy|blobs/[^/]+)\Z")
 
 
 class Unmetered(Enum):
@@ -132,6 +137,12 @@ def recognise(method: str, host: str, path: str, provider: str = "") -> Endpoint
         return Endpoint(_CHAT.get(family, _OTHER_CHAT), provider)
     if path.endswith("/messages"):
         return Endpoint(_MESSAGES, provider)
+    if path.endswith(("/api/chat", "/api/generate")):
+        return Endpoint(_OLLAMA, provider or "ollama")
+    if path.endswith(("/api/embed", "/api/embeddings")):
+        return Endpoint(_OLLAMA_EMBED, provider or "ollama")
+    if provider == "ollama" and _FREE_AT_OLLAMA.search(path):
+        return Unmetered.FREE
     return Unmetered.UNSUPPORTED
 
 

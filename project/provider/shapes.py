@@ -1,0 +1,13 @@
+"""The shape in which each API answers: one module each, with the same functions."""
+
+from __future__ import annotations
+
+from types import MappingProxyType, ModuleType
+
+from project.provider import anthropic, ollama, openai
+
+SHAPES = MappingProxyType({"openai": openai, "anthropic": anthropic, "ollama": ollama})
+
+
+def shape_of(api: str) -> ModuleType:
+    return SHAPES[api]
