@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from decimal import Decimal
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, TypeVar
 
+from token_allowance import clients
 from token_allowance.attribution import NAMES
 from token_allowance.limits import checked_identifier
 from token_allowance.meters import Meter
@@ -16,7 +16,6 @@ from token_allowance.money import to_micros
 from token_allowance.transports import transports
 
 C = TypeVar("C")
-HTTP_MODULES = ("httpx2", "httpx")
 
 
 def meter(
@@ -30,7 +29,7 @@ def meter(
     max_calls: int | None = None,
     max_cost: Decimal | int | str | None = None,
 ) -> C:
-    """Return a metered copy of an OpenAI or Anthropic client, or of an httpx client.
+    """Return a metered copy of an OpenAI, Anthropic, Groq, Mistral, Ollama or httpx client.
 
     It shares the connections, keys and settings of the original, which stays as it is. The given
     attribution is used where the code around the call states none; ``max_calls`` and ``max_cost``
@@ -41,22 +40,25 @@ def meter(
     own = Meter(
         {n: checked_identifier(n, v) for n, v in stated.items() if v is not None},
         provider=provider,
-        client_provider=_package(client) if _package(client) in ("openai", "anthropic") else "",
+        client_provider=clients.provider(client),
         max_calls=max_calls,
         max_cost_micros=None if max_cost is None else to_micros(max_cost),
     )
-    sdk: Any = client
-    if _http_module(client) is not None:
-        metered: C = _metered_http(client, own)
-        return metered
-    http = getattr(sdk, "_client", None)
-    copy: Callable[..., C] | None = getattr(sdk, "with_options", None)
-    if http is None or copy is None or _http_module(http) is None:
+
+    def convert(http: Any) -> Any:
+        return _metered_http(http, own)
+
+    metered: C | None
+    if clients.http_module(client) is not None:
+        metered = convert(client)
+    else:
+        metered = clients.converted(client, convert)
+    if metered is None:
         raise TypeError(
-            f"meter() wraps OpenAI, Anthropic and httpx clients, not {type(client).__name__}; "
-            "for anything else use allowance.call()"
+            "meter() wraps OpenAI, Anthropic, Groq, Mistral, Ollama and httpx clients, not "
+            f"{type(client).__name__}; for anything else use allowance.call()"
         )
-    return copy(http_client=_metered_http(http, own))
+    return metered
 
 
 def _metered_http(http: Any, own: Meter) -> Any:
@@ -64,7 +66,7 @@ def _metered_http(http: Any, own: Meter) -> Any:
 
     It keeps the original alive, whose own clean-up would close them.
     """
-    module = _http_module(http)
+    module = clients.http_module(http)
     assert module is not None
     kind: Any = type(http)
     copy: Any = object.__new__(_quiet(kind))
@@ -91,16 +93,3 @@ def _quiet(kind: Hashable) -> type:
     """The same class without its finaliser: dropping the copy must not close what it shares."""
     assert isinstance(kind, type)
     return type(kind.__name__, (kind,), {"__del__": lambda self: None})
-
-
-def _http_module(client: object) -> ModuleType | None:
-    """``httpx`` or ``httpx2`` if the object is a client of one of them."""
-    for kind in type(client).__mro__:
-        root = kind.__module__.partition(".")[0]
-        if root in HTTP_MODULES and kind.__name__ in ("Client", "AsyncClient"):
-            return sys.modules[root]
-    return None
-
-
-def _package(client: object) -> str:
-    return type(client).__module__.partition(".")[0]
