@@ -30,6 +30,7 @@ MAX_AGE_SECONDS = 300.0
 IDLE_SECONDS = 60.0
 
 _pools: dict[str, OwnConnections] = {}
+_inherited: list[object] = []  # a parent's connections: to collect them would be to close them
 
 
 def run(alias: str, operation: Callable[[BaseDatabaseWrapper], T]) -> T:
@@ -106,7 +107,8 @@ class OwnConnections:
 
     @contextmanager
     def _taken(self) -> Iterator[tuple[Borrowed, bool]]:
-        if self._pid != os.getpid():  # never touch the parent's sockets
+        if self._pid != os.getpid():
+            _inherited.append(self._idle)
             self._begin()
         free = self._free
         if not free.acquire(timeout=TAKE_SECONDS):
