@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -104,7 +104,7 @@ def call_for_ever(seed: int) -> None:
                 call.release()
 
 
-KINDS = {"hold": hold_and_wait, "calls": call_for_ever}
+KINDS: dict[str, Callable[..., None]] = {"hold": hold_and_wait, "calls": call_for_ever}
 
 
 def caller(kind: str, alias: str, databases: dict[str, str], **task: Any) -> None:
