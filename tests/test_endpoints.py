@@ -54,6 +54,16 @@ def test_model_calls_are_recognised_under_any_base_url(
     assert (found.adapter.api, found.provider, found.adapter.family) == (api, provider, family)
 
 
+@pytest.mark.parametrize(("provider", "changes"), [("mistral", False), ("groq", True), ("", True)])
+def test_mistral_refuses_to_be_asked_for_usage_and_tells_it_unasked(
+    provider: str, changes: bool
+) -> None:
+    found = recognise("POST", "127.0.0.1", "/v1/chat/completions", provider)
+    assert isinstance(found, Endpoint)
+    asked = found.adapter.ask_usage({"model": "m", "messages": [], "stream": True})
+    assert (asked is not None) is changes
+
+
 def test_the_declared_provider_wins_over_the_host() -> None:
     found = recognise("POST", "api.openai.com", "/v1/chat/completions", provider="groq")
     assert isinstance(found, Endpoint)

@@ -68,6 +68,7 @@ _FAMILIES: Final = {
 
 _CHAT: Final = {name: ChatCompletions(name) for name in ("openai", "anthropic", "gemini")}
 _OTHER_CHAT: Final = ChatCompletions("default")
+_MISTRAL_CHAT: Final = ChatCompletions("default", tells_usage_unasked=True)
 _MESSAGES: Final = Messages()
 _OLLAMA: Final = Ollama()
 _OLLAMA_EMBED: Final = Ollama(embeds=True)
@@ -133,6 +134,8 @@ def recognise(method: str, host: str, path: str, provider: str = "") -> Endpoint
     if _FREE.search(path):
         return Unmetered.FREE
     if path.endswith("/chat/completions"):
+        if provider == "mistral":
+            return Endpoint(_MISTRAL_CHAT, provider)
         family = _FAMILIES.get(provider, "default")
         return Endpoint(_CHAT.get(family, _OTHER_CHAT), provider)
     if path.endswith("/messages"):

@@ -43,10 +43,14 @@ _REASONING = (("completion_tokens_details", "reasoning_tokens"), ("reasoning_tok
 
 @dataclass(frozen=True, slots=True)
 class ChatCompletions:
-    """``POST …/chat/completions``. ``family`` names the tokenizers of whoever serves it."""
+    """``POST …/chat/completions``. ``family`` names the tokenizers of whoever serves it.
+
+    Some servers refuse ``stream_options`` and tell the usage of a stream unasked.
+    """
 
     family: str = "openai"
     api: str = "chat_completions"
+    tells_usage_unasked: bool = False
 
     def request(self, body: Mapping[str, Any], counting: Counting = ORDINARY) -> ModelRequest:
         model = body.get("model")
@@ -69,7 +73,7 @@ class ChatCompletions:
         )
 
     def ask_usage(self, body: dict[str, Any]) -> dict[str, Any] | None:
-        if body.get("stream") is not True or _asks_usage(body):
+        if self.tells_usage_unasked or body.get("stream") is not True or _asks_usage(body):
             return None
         options = mapping(body.get("stream_options"))
         return {**body, "stream_options": {**options, "include_usage": True}}
