@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from token_allowance.estimate import message_tokens, text_tokens
 from token_allowance.providers.adapter import Report
-from token_allowance.providers.anthropic import Messages, read_usage
+from token_allowance.providers.anthropic import Messages
+from token_allowance.providers.anthropic_usage import read_usage
 from token_allowance.usage import Usage
 
 MESSAGES = Messages()
@@ -164,7 +165,7 @@ def test_a_whole_answer() -> None:
     }
     written = text_tokens("Let me look.weather", "anthropic")
     assert MESSAGES.response(json.dumps(answer).encode()) == Report(
-        usage=Usage(9548, 528),
+        usage=Usage(9548, 528, web_searches=2),
         model="claude-sonnet-5",
         service_tier="priority",
         request_id="msg_1",
@@ -235,7 +236,7 @@ def test_case_c28c_the_input_of_server_tools_replaces_that_of_the_start() -> Non
         end(input_tokens=10682, output_tokens=510, server_tool_use={"web_search_requests": 1}),
         STOP,
     )
-    assert report.usage == Usage(10682, 510)
+    assert report.usage == Usage(10682, 510, web_searches=1)
     assert report.raw["server_tool_use"] == {"web_search_requests": 1}
 
 

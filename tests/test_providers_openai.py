@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from token_allowance.estimate import message_tokens, text_tokens
 from token_allowance.providers.adapter import Report
-from token_allowance.providers.openai import ChatCompletions, read_usage
+from token_allowance.providers.openai import ChatCompletions
+from token_allowance.providers.openai_usage import read_usage
 from token_allowance.providers.sse import Framer
 from token_allowance.usage import Usage
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Protocol
 
 from token_allowance.estimate import ORDINARY, Counting
@@ -15,7 +16,9 @@ class ModelRequest:
     """What the body of one model call asks for.
 
     ``input_tokens`` is our estimate. ``max_output_tokens`` is the request's own maximum for each
-    of its ``choices``, None if it names none (case C42).
+    of its ``choices``, None if it names none (case C42). ``expected`` is what it will use beside
+    plain tokens: searches at most, pictures, sound; its kinds of tokens may exceed the output and
+    are then all of it.
     """
 
     model: str
@@ -25,6 +28,7 @@ class ModelRequest:
     stream: bool = False
     service_tier: str = ""
     usage_requested: bool = False  # the stream will carry usage without our help
+    expected: Usage = field(default_factory=Usage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,8 @@ class Report:
     Flags: ``anomaly`` a figure that cannot be right was dropped or clamped; ``cache_ttl_assumed``
     cache writes of unknown lifetime are taken for the short one; ``input_missing`` the response
     gives an output but no input; ``unparsed`` a part of the response is no JSON object;
-    ``usage_missing`` the response is complete and has no usage.
+    ``usage_missing`` the response is complete and has no usage; ``iterations`` other work than the
+    answer itself was done, and is in ``usage`` or in ``others``.
     """
 
     usage: Usage | None
@@ -51,6 +56,9 @@ class Report:
     complete: bool = False  # the response said that it is finished
     input_reported: bool = False  # the input of ``usage`` is the provider's, whatever the output is
     failed: bool = False  # an error event inside the stream
+    others: tuple[tuple[str, Usage], ...] = ()  # what other models did for the same answer
+    reported_dollars: Decimal | None = None  # what the provider says that it costs (case C17)
+    deferred_id: str = ""  # the answer will be fetched later, under this id
 
 
 class Reader(Protocol):
@@ -64,12 +72,24 @@ class Reader(Protocol):
         ...
 
 
+class Unasked:
+    """For APIs whose streams carry their usage unasked, or never."""
+
+    __slots__ = ()
+
+    def ask_usage(self, body: dict[str, Any]) -> dict[str, Any] | None:
+        return None
+
+    def is_usage_only(self, data: bytes) -> bool:
+        return False
+
+
 class Adapter(Protocol):
     """One API of a provider: how to read its requests and responses."""
 
     @property
     def api(self) -> str:
-        """``chat_completions`` or ``messages``."""
+        """The name of the API, such as ``chat_completions`` or ``messages``."""
         ...
 
     @property

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from token_allowance.estimate import ORDINARY, Counting, message_tokens
-from token_allowance.providers.adapter import ModelRequest, Reader, Report
+from token_allowance.providers.adapter import ModelRequest, Reader, Report, Unasked
+from token_allowance.providers.anthropic_usage import read_iterations, read_usage
 from token_allowance.providers.delivered import Delivered
 from token_allowance.providers.fields import (
-    Figures,
     ceiling,
     label,
     mapping,
@@ -20,11 +20,12 @@ from token_allowance.providers.fields import (
 )
 from token_allowance.usage import Usage
 
+FAST = "fast"  # the speed, which has prices of its own
 _INPUT_FIELDS = ("system", "messages", "tools", "output_config", "output_format")
 
 
 @dataclass(frozen=True, slots=True)
-class Messages:
+class Messages(Unasked):
     """``POST …/v1/messages``. Its streams always carry their usage."""
 
     family: str = "anthropic"
@@ -44,15 +45,10 @@ class Messages:
             ),
             max_output_tokens=ceiling(body.get("max_tokens")),
             stream=stream,
-            service_tier=label(body.get("service_tier")),
+            service_tier=FAST if body.get("speed") == FAST else label(body.get("service_tier")),
             usage_requested=stream,
+            expected=Usage(web_searches=_most_searches(body)),
         )
-
-    def ask_usage(self, body: dict[str, Any]) -> dict[str, Any] | None:
-        return None
-
-    def is_usage_only(self, data: bytes) -> bool:
-        return False
 
     def response(self, body: bytes) -> Report:
         answer = record(body)
@@ -109,6 +105,9 @@ class _MessageReader:
     def report(self) -> Report:
         complete = (self._stopped or self._usage_is_final) and not self._failed
         usage, flags = read_usage(self._counts)
+        usage, others = read_iterations(self._counts, usage)
+        if others or mappings(self._counts.get("iterations")):
+            flags += ("iterations",)
         if complete and not self._usage_is_final:  # the input alone is no account of a whole answer
             usage = None
         if self._unparsed:
@@ -127,6 +126,7 @@ class _MessageReader:
             complete=complete,
             input_reported=usage is not None and usage.input_tokens > 0,
             failed=self._failed,
+            others=others,
         )
 
     def _start(self, message: Mapping[str, Any]) -> None:
@@ -141,7 +141,8 @@ class _MessageReader:
 
     def _merge(self, counts: Mapping[str, Any]) -> None:
         """Per field, the last figure that is not null: they are cumulative (case C28)."""
-        self._service_tier = label(counts.get("service_tier")) or self._service_tier
+        tier = FAST if counts.get("speed") == FAST else label(counts.get("service_tier"))
+        self._service_tier = tier or self._service_tier
         for name, value in counts.items():
             if isinstance(value, dict):
                 given = {key: item for key, item in value.items() if item is not None}
@@ -163,35 +164,8 @@ class _MessageReader:
             self._usage_is_final = False
 
 
-def read_usage(counts: Mapping[str, Any]) -> tuple[Usage | None, tuple[str, ...]]:
-    """The normal form of an Anthropic usage object, and its flags. None if it says nothing.
-
-    Its ``input_tokens`` leaves the cache out, so all input is the sum of three (cases C01, C02).
-    Cache writes are the short kind where the split does not say otherwise (case C05).
-    """
-    figures = Figures(counts)
-    short = figures.get("cache_creation", "ephemeral_5m_input_tokens")
-    long = figures.get("cache_creation", "ephemeral_1h_input_tokens")
-    split = (short or 0) + (long or 0)
-    cache_write = figures.get("cache_creation_input_tokens")
-    if cache_write is None:
-        cache_write = split
-    figures.within(split, cache_write)
-    cache_write = max(cache_write, split)
-    cache_read = figures.get("cache_read_input_tokens") or 0
-    output = figures.get("output_tokens") or 0
-    thinking = figures.get("output_tokens_details", "thinking_tokens") or 0
-    usage = Usage(
-        input_tokens=(figures.get("input_tokens") or 0) + cache_read + cache_write,
-        output_tokens=output,
-        cache_read_tokens=cache_read,
-        cache_write_tokens=cache_write,
-        cache_write_1h_tokens=long or 0,
-        reasoning_tokens=figures.within(thinking, output),
-    )
-    flags = ["anomaly"] if figures.anomaly else []
-    if cache_write and short is None and long is None:
-        flags.append("cache_ttl_assumed")
-    if output and not usage.input_tokens:
-        flags.append("input_missing")
-    return usage or None, tuple(flags)
+def _most_searches(body: Mapping[str, Any]) -> int:
+    """How many searches the request allows; one where a tool names no maximum (case C14)."""
+    tools = mappings(body.get("tools"))
+    offered = [tool for tool in tools if label(tool.get("type")).startswith("web_search_")]
+    return sum(ceiling(tool.get("max_uses")) or 1 for tool in offered)

@@ -6,10 +6,14 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
 LARGEST_COUNT = 2**40  # no call has more tokens than this: a larger figure is a fault
 _LONGEST_LABEL = 200
+_HIGHEST = 1_000_000
+_CONTEXT = Context(prec=40)
+_FINEST = Decimal("1e-16")  # ten decimals of a micro-dollar, as the ledger keeps them
 _DEEPEST = 4
 _FIELD_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -37,6 +41,24 @@ def label(value: object) -> str:
     """A short printable name, such as a model's or a tier's; anything else is ``""``."""
     fits = isinstance(value, str) and len(value) <= _LONGEST_LABEL and value.isprintable()
     return str(value) if fits else ""
+
+
+def decimal(value: object) -> Decimal | None:
+    """A number as it was written; None for what is none, negative or absurd (case C17)."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        amount = Decimal(str(value))  # the shortest text of a float is the text it was read from
+    except InvalidOperation:
+        return None
+    fits = amount.is_finite() and 0 <= amount <= _HIGHEST
+    return _CONTEXT.quantize(amount, _FINEST) if fits else None
+
+
+def seconds(value: object) -> int:
+    """A duration in started seconds; 0 for what is none."""
+    amount = decimal(value)
+    return 0 if amount is None else math.ceil(amount)
 
 
 def ceiling(value: object) -> int | None:

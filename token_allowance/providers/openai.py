@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from token_allowance.estimate import ORDINARY, Counting, message_tokens
 from token_allowance.providers.adapter import ModelRequest, Reader, Report
 from token_allowance.providers.delivered import Delivered
 from token_allowance.providers.fields import (
-    Figures,
+    LARGEST_COUNT,
     ceiling,
     label,
     mapping,
@@ -19,26 +20,12 @@ from token_allowance.providers.fields import (
     numbers,
     record,
 )
+from token_allowance.providers.openai_usage import read_usage, reported_dollars
 from token_allowance.usage import Usage
 
 _NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
+_DEFAULT_COMPLETION_TOKENS = 16  # the older API's own maximum where a request names none
 _INPUT_FIELDS = ("messages", "tools", "functions", "response_format", "prediction")
-
-# The same count under the names of OpenAI, gateways (case C04), DeepSeek and LiteLLM. All of them
-# lie within the prompt count: the shape is a matter of the API, never guessed from the figures.
-_CACHE_READ = (
-    ("prompt_tokens_details", "cached_tokens"),
-    ("cached_tokens",),
-    ("prompt_cache_hit_tokens",),
-    ("cache_read_input_tokens",),
-)
-_CACHE_WRITE = (
-    ("prompt_tokens_details", "cache_write_tokens"),
-    ("prompt_tokens_details", "cache_creation_tokens"),
-    ("cache_creation_tokens",),
-    ("cache_creation_input_tokens",),
-)
-_REASONING = (("completion_tokens_details", "reasoning_tokens"), ("reasoning_tokens",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +57,7 @@ class ChatCompletions:
             stream=stream,
             service_tier=label(body.get("service_tier")),
             usage_requested=stream and _asks_usage(body),
+            expected=_expected(body),
         )
 
     def ask_usage(self, body: dict[str, Any]) -> dict[str, Any] | None:
@@ -106,6 +94,7 @@ class _ChatReader:
         self._usage: Usage | None = None
         self._usage_flags: tuple[str, ...] = ()
         self._raw: dict[str, object] = {}
+        self._reported: Decimal | None = None
         self._begun: set[int] = set()
         self._ended: set[int] = set()  # choices that have given their reason to end
         self._usage_is_final = False
@@ -156,6 +145,7 @@ class _ChatReader:
             complete=complete,
             input_reported=self._usage is not None and self._usage.input_tokens > 0,
             failed=self._failed,
+            reported_dollars=self._reported,
         )
 
     @property
@@ -169,6 +159,7 @@ class _ChatReader:
         if usage is None and self._usage is not None:
             return False
         self._usage, self._usage_flags, self._raw = usage, flags, numbers(counts)
+        self._reported = reported_dollars(counts)
         return usage is not None
 
     def _read_choice(self, choice: Mapping[str, Any]) -> bool:
@@ -179,45 +170,55 @@ class _ChatReader:
             self._ended.add(index)
             self._failed |= reason == "error"
         before = self._delivered.characters
+        self._delivered.add(choice.get("text"))
         _count_message(self._delivered, mapping(choice.get("delta") or choice.get("message")))
         return self._delivered.characters > before
 
 
-def read_usage(counts: Mapping[str, Any]) -> tuple[Usage | None, tuple[str, ...]]:
-    """The normal form of an OpenAI usage object, and its flags. None if it says nothing."""
-    figures = Figures(counts)
-    total = figures.get("total_tokens")
-    completion = figures.get("completion_tokens")
-    prompt = figures.get("prompt_tokens")
-    if not prompt and total:
-        prompt = max(total - (completion or 0), 0)
-    prompt = prompt or 0
-    if completion is None and total:
-        completion = max(total - prompt, 0)
-    completion = completion or 0
-    cache_read = figures.within(figures.first(*_CACHE_READ), prompt)
-    cache_write = figures.within(figures.first(*_CACHE_WRITE), prompt - cache_read)
-    reasoning = figures.first(*_REASONING)
-    surplus = 0 if total is None else total - prompt - completion
-    if (reasoning and surplus == reasoning) or (total is None and reasoning > completion):
-        output = completion + reasoning  # xAI counts reasoning beside the completion
-    elif surplus > 0 and not (reasoning or cache_read or cache_write):
-        output = completion + surplus  # Gemini's dialect hides its thoughts in the total
-        figures.anomaly = True
-    else:
-        output = completion
-        figures.anomaly |= surplus != 0
-    usage = Usage(
-        input_tokens=prompt,
-        output_tokens=output,
-        cache_read_tokens=cache_read,
-        cache_write_tokens=cache_write,
-        reasoning_tokens=figures.within(reasoning, output),
-    )
-    flags = ["anomaly"] if figures.anomaly else []
-    if output and not prompt:
-        flags.append("input_missing")
-    return usage or None, tuple(flags)
+@dataclass(frozen=True, slots=True)
+class Completions(ChatCompletions):
+    """``POST …/completions``, the older API. Each of many prompts is answered ``n`` times."""
+
+    api: str = "completions"
+
+    def request(self, body: Mapping[str, Any], counting: Counting = ORDINARY) -> ModelRequest:
+        model = body.get("model")
+        if not isinstance(model, str) or not model:
+            raise ValueError("the completions request names no model")
+        prompts = prompts_of(body.get("prompt"))
+        stream = body.get("stream") is True
+        suffix = message_tokens(body.get("suffix") or "", self.family, counting)
+        written = max(ceiling(body.get("n")) or 1, ceiling(body.get("best_of")) or 1)
+        return ModelRequest(
+            model=model,
+            input_tokens=sum(prompt_tokens(p, self.family, counting) + suffix for p in prompts),
+            max_output_tokens=ceiling(body.get("max_tokens")) or _DEFAULT_COMPLETION_TOKENS,
+            choices=written * max(1, len(prompts)),
+            stream=stream,
+            service_tier=label(body.get("service_tier")),
+            usage_requested=stream and _asks_usage(body),
+        )
+
+
+def prompts_of(value: object) -> list[object]:
+    """The prompts of an older request, or the inputs of an embedding: texts, or lists of tokens."""
+    if not isinstance(value, list):
+        return [] if value is None else [value]
+    return [value] if value and isinstance(value[0], int) else value
+
+
+def prompt_tokens(prompt: object, family: str, counting: Counting) -> int:
+    """Tokens of a text; a list of numbers is a list of tokens."""
+    if isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
+        return len(prompt)
+    return message_tokens(prompt, family, counting)
+
+
+def _expected(body: Mapping[str, Any]) -> Usage:
+    """Sound, where it is asked for: then any of the output may be sound."""
+    modalities = body.get("modalities")
+    spoken = isinstance(modalities, list) and "audio" in modalities
+    return Usage(output_audio_tokens=LARGEST_COUNT if spoken else 0)
 
 
 def _asks_usage(body: Mapping[str, Any]) -> bool:
