@@ -99,7 +99,7 @@ def budgets(draw: st.DrawFn) -> Budget:
 
 
 @given(one=budgets(), other=budgets())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_key_says_which_budget_it_counts(one: Budget, other: Budget) -> None:
     read = budget_of(one.key, one.since)
     assert (read.key, read.values, read.window) == (one.key, one.values, one.window)
