@@ -13,8 +13,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from token_allowance import conf
-from token_allowance.management.subcommands import jobs, rebuild
+from token_allowance import conf, leases
+from token_allowance.management.subcommands import rebuild
 from token_allowance.models import Limit, ModelAlias, Price, Reservation, Switch
 from token_allowance.stores.base import Drift
 
@@ -96,7 +96,7 @@ class Fake:
 def test_jobs_ends_leases_until_none_is_left(settings, monkeypatch, on_expire, charged):
     settings.TOKEN_ALLOWANCE = {"ON_EXPIRE": on_expire}
     store = Fake(expired=[500, 500, 7])
-    monkeypatch.setattr(jobs, "conf", SimpleNamespace(current=conf.current, store=lambda: store))
+    monkeypatch.setattr(leases, "conf", SimpleNamespace(current=conf.current, store=lambda: store))
     text = run("jobs")
     assert "expire: 1,007 reservations ended without word" in text
     assert charged in text

@@ -16,7 +16,7 @@ from project.provider import Reply
 from tests.metering import ASK, CLAUDE, ESTIMATE, GPT, RESERVED, SDKS, Lab, create, text_of
 from token_allowance import allowance
 from token_allowance.estimate import text_tokens
-from token_allowance.reservations import expire
+from token_allowance.leases import expire
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -17,6 +17,7 @@ from token_allowance.exceptions import (
     UnknownModel,
     UnmeteredEndpoint,
 )
+from token_allowance.executors import executor
 from token_allowance.metering import meter
 from token_allowance.problems import find_refusal, problem
 from token_allowance.switches import adisengage, aengage, disengage, engage
@@ -45,6 +46,7 @@ __all__ = [
     "charge_to",
     "disengage",
     "engage",
+    "executor",
     "find_refusal",
     "meter",
     "problem",

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate
 
@@ -14,3 +16,7 @@ class TokenAllowanceConfig(AppConfig):
 
         post_migrate.connect(schema.install_after_migrate, sender=self)
         checks.register_all()
+        if find_spec("celery"):
+            from token_allowance import jobs
+
+            jobs.connect()

@@ -14,9 +14,10 @@ from typing import Any, Protocol, TypeVar
 
 from asgiref.sync import iscoroutinefunction
 
+from token_allowance import runs
 from token_allowance.limits import Attribution, checked_identifier
 from token_allowance.money import to_micros
-from token_allowance.runs import Run
+from token_allowance.runs import Job, Run
 
 F = TypeVar("F", bound=Callable[..., Any])
 NAMES = ("tenant", "user", "session", "feature")
@@ -28,10 +29,6 @@ class Source(Protocol):
     def resolve(self) -> Attribution: ...
 
     async def aresolve(self) -> Attribution: ...
-
-
-class Job:
-    """One request or one run of a job, by identity: what a metered client's own caps belong to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +111,10 @@ class charge_to:
         self.max_cost_micros = None if max_cost is None else to_micros(max_cost)
         self.trace_id = trace_id
 
-    def charge(self, given: dict[str, Any] | None = None) -> Charge:
-        """The charge for one run; ``given`` are the arguments of a decorated call."""
+    def charge(
+        self, given: dict[str, Any] | None = None, decorated: Callable[..., Any] | None = None
+    ) -> Charge:
+        """The charge for one run; ``given`` are the arguments of a ``decorated`` call."""
         values, trace_id = dict(self.values), self.trace_id
         if given is None:
             if late := [n for n, v in {**values, "trace_id": trace_id}.items() if callable(v)]:
@@ -123,9 +122,17 @@ class charge_to:
         else:
             values = {name: _called(value, given) for name, value in values.items()}
             trace_id = _called(trace_id, given)
-        capped = self.max_calls is not None or self.max_cost_micros is not None
-        runs = (Run(self.max_calls, self.max_cost_micros),) if capped else ()
-        return current().over(values, trace_id, runs)
+        return current().over(values, trace_id, self._runs(current(), decorated))
+
+    def _runs(self, charge: Charge, decorated: Callable[..., Any] | None) -> tuple[Run, ...]:
+        """Caps of a task hold for all its attempts, also after a worker died: the store counts."""
+        if self.max_calls is None and self.max_cost_micros is None:
+            return ()
+        outer, job = runs.path(charge.runs), charge.job
+        caps = self.max_calls, self.max_cost_micros
+        if job is not None and (part := job.part(decorated)):
+            return (Run.elsewhere(f"{outer}{part}/", *caps, job.since, not job.again),)
+        return (Run(*caps, outer=outer),)
 
     def __enter__(self) -> Charge:
         return self.make_current(self.charge())
@@ -166,7 +173,7 @@ class charge_to:
         def charge(args: Any, kwargs: Any) -> Charge:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            return self.charge(dict(bound.arguments))
+            return self.charge(dict(bound.arguments), wrapper)
 
         wrapper = _wrapper(function, charge)
         wrapper.__signature__ = signature  # type: ignore[attr-defined]

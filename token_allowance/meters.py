@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
 from token_allowance import conf, contexts
-from token_allowance.attribution import Charge, Job, current
+from token_allowance.attribution import Charge, current
 from token_allowance.estimate import Counting
 from token_allowance.estimate.references import references
 from token_allowance.exceptions import UnmeteredEndpoint
@@ -20,7 +20,7 @@ from token_allowance.plans import Attempt
 from token_allowance.providers.adapter import Adapter
 from token_allowance.providers.endpoints import Endpoint, Unmetered, host_provider, recognise
 from token_allowance.reservations import Reservation, reserve
-from token_allowance.runs import Run
+from token_allowance.runs import Job, Run
 
 logger = logging.getLogger("token_allowance")
 DEPLOYMENT = re.compile(r"/deployments/([^/]+)/")

@@ -18,6 +18,7 @@ from token_allowance.money import MAX_MICROS
 from token_allowance.policy import Policy, PriceRows
 from token_allowance.pricing import Cost, ModelPrice, cost
 from token_allowance.runs import Run
+from token_allowance.runs import budgets as caps
 from token_allowance.usage import Usage
 
 DEFAULT_TIERS = frozenset({"", "default", "standard", "auto", "standard_only"})
@@ -121,7 +122,7 @@ def plan(
         estimate=estimate,
         amounts=amounts(estimate, priced),
         exact=priced.exact if priced else None,
-        budgets=tuple(budgets),
+        budgets=(*caps(runs), *budgets),
         observe=observe,
         flags=tuple(flags),
     )

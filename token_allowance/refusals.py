@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from token_allowance.exceptions import AllowanceExceeded, TooLarge
 from token_allowance.limits import Attribution, Budget, Unit, zone
 from token_allowance.money import format_usd
+from token_allowance.runs import cap_exceeded
 from token_allowance.stores.base import Request, Room
 
 FOR_EVER = dt.datetime.max.replace(tzinfo=dt.UTC)
@@ -16,7 +17,15 @@ FOR_EVER = dt.datetime.max.replace(tzinfo=dt.UTC)
 def exceeded(
     request: Request, rooms: Sequence[Room], attribution: Attribution, trace_id: str
 ) -> AllowanceExceeded:
-    """The error for the budgets that refused; of several, the one that blocks longest."""
+    """The error for the budgets that refused; of several, a cap or the one that blocks longest."""
+    for room in rooms:
+        if room.budget.is_cap:
+            limit = room.budget.limit
+            error = cap_exceeded(
+                limit.unit, limit.amount, room.used, room.reserved, request.need(room.budget)
+            )
+            error.trace_id = trace_id
+            return error
     room = max(rooms, key=lambda room: _severity(request, room))
     budget, need = room.budget, request.need(room.budget)
     limit = budget.limit

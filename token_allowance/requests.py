@@ -22,9 +22,9 @@ from django.utils.crypto import salted_hmac
 from django.utils.functional import LazyObject, empty
 
 from token_allowance import conf
-from token_allowance.attribution import NAMES, Charge, Job
+from token_allowance.attribution import NAMES, Charge
 from token_allowance.limits import Attribution, checked_identifier
-from token_allowance.runs import Run
+from token_allowance.runs import Job, Run
 
 T = TypeVar("T")
 REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,99}")
@@ -36,7 +36,7 @@ def charge_of(request: HttpRequest) -> Charge:
     settings = conf.current()
     max_calls, max_cost_micros = settings.max_calls, settings.max_cost_micros
     capped = max_calls is not None or max_cost_micros is not None
-    runs = (Run(max_calls, max_cost_micros),) if capped else ()
+    runs = (Run(max_calls, max_cost_micros, outer=""),) if capped else ()
     source = RequestSource(request)
     return Charge(source=source, runs=runs, trace_id=trace_id(request), job=Job())
 

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.utils import timezone
 
-from token_allowance import conf, entries, policy, runs, settlements
+from token_allowance import conf, entries, leases, policy, runs, settlements
 from token_allowance.attribution import Charge
 from token_allowance.exceptions import (
     CapExceeded,
@@ -60,11 +60,15 @@ class Reservation:
         self._taken_micros = 0  # counted in the caps of the request or job
         self._finished = False
         self._lock = threading.Lock()
-        self.row: Row = entries.begun(self.id, plan, charge.trace_id, now)
+        self.row: Row = self._begun()
 
     @property
     def finished(self) -> bool:
         return self._finished
+
+    def _begun(self) -> Row:
+        path = runs.path(self.charge.runs)
+        return entries.begun(self.id, self.plan, self.charge.trace_id, self.created_at, path)
 
     def adopt(self, store: Store) -> None:
         """Take the place of the call that used the same idempotency key before: settle that one."""
@@ -184,12 +188,11 @@ class Reservation:
     def _settlement(self, end: Callable[[], tuple[Amounts, Row]], request_id: str) -> Settlement:
         """Raises StoreUnavailable while a call admitted without the store cannot be planned."""
         if self.plan.version == UNKNOWN_VERSION:
-            attempt, attribution = self.plan.attempt, self.plan.attribution
-            self.plan = plan(
-                attempt, attribution, (), policy.confirmed(), self.created_at, unmetered=True
-            )
+            attempt, attribution, caps = self.plan.attempt, self.plan.attribution, self.charge.runs
+            now, known = self.created_at, policy.confirmed()
+            self.plan = plan(attempt, attribution, caps, known, now, unmetered=True)
             self.amounts, self.budgets = self.plan.amounts, self.plan.budgets
-            self.row = entries.begun(self.id, self.plan, self.charge.trace_id, self.created_at)
+            self.row = self._begun()
         actual, final = end()
         self._return_to_runs(actual)
         row = self.row | final | {"provider_request_id": request_id[:200]}
@@ -241,15 +244,17 @@ def _reserve(
     decided = policy.current() if store.checks_version else policy.confirmed()
     expired_before = False
     for _ in range(TRIES):
-        planned, decided = _plan(attempt, attribution, charge, decided, now)
-        reservation = Reservation(planned, charge, now)
-        request = reservation.request(reservation.amounts, conf.current().RESERVATION_SECONDS, now)
-        reservation.take_from_runs(reservation.amounts)
-        try:
-            decision = store.reserve(request)
-        except BaseException:
-            reservation.give_back_to_runs(reservation.amounts)
-            raise
+        with runs.writing(charge.runs):
+            planned, decided = _plan(attempt, attribution, charge, decided, now)
+            reservation = Reservation(planned, charge, now)
+            lease = conf.current().RESERVATION_SECONDS
+            request = reservation.request(reservation.amounts, lease, now)
+            reservation.take_from_runs(reservation.amounts)
+            try:
+                decision = store.reserve(request)
+            except BaseException:
+                reservation.give_back_to_runs(reservation.amounts)
+                raise
         if decision.outcome in (Outcome.ADMITTED, Outcome.REPEAT):
             if decision.outcome is Outcome.REPEAT:
                 reservation.adopt(store)
@@ -258,7 +263,7 @@ def _reserve(
         reservation.give_back_to_runs(reservation.amounts)
         if decision.outcome is Outcome.STALE:
             decided = policy.reload(decided)
-        elif not expired_before and _expire_due(store, decision.rooms, now):
+        elif not expired_before and _expire_due(decision.rooms, now):
             expired_before = True
         else:
             raise exceeded(request, decision.rooms, attribution, charge.trace_id)
@@ -282,15 +287,9 @@ def _plan(
         return plan(attempt, attribution, charge.runs, confirmed, now), confirmed
 
 
-def expire(now: dt.datetime) -> int:
-    """End the reservations whose lease has run out; how many there were."""
-    ended: int = conf.store().expire(now, charge=conf.current().ON_EXPIRE == "charge")
-    return ended
-
-
-def _expire_due(store: Store, rooms: Iterable[Room], now: dt.datetime) -> bool:
+def _expire_due(rooms: Iterable[Room], now: dt.datetime) -> bool:
     """Before a refusal, end leases that have run out: the dead must not block (case C46)."""
-    return any(room.reserved for room in rooms) and expire(now) > 0
+    return any(room.reserved for room in rooms) and leases.expire(now, 1) > 0
 
 
 def admits_without_store() -> bool:
