@@ -55,7 +55,7 @@ def test_nothing_is_marked_as_unfinished():
     assert marked == []
 
 
-@pytest.mark.parametrize("name", ["demo.txt", "test.txt"])
+@pytest.mark.parametrize("name", ["demo.txt", "sdks.txt", "test.txt"])
 def test_requirements_pin_versions_and_name_no_host(name):
     lines = (ROOT / "requirements" / name).read_text().splitlines()
     assert lines
