@@ -86,12 +86,14 @@ moments = st.integers(-(10**9), 10**9).map(lambda seconds: NOW + dt.timedelta(se
 def budgets(draw: st.DrawFn) -> Budget:
     window = draw(st.sampled_from(list(Window)))
     highest = {Window.WEEK: 7, Window.MONTH: 31}.get(window, 1)
+    seconds = draw(st.integers(60, 366 * 86_400)) if window is Window.ROLLING else 0
     shape: dict[str, Any] = draw(shapes)
     return budget(
         draw(st.sampled_from([unit.value for unit in Unit])),
         now=draw(moments),
         since=draw(st.integers(0, 2**53)),
         window=window,
+        rolling_seconds=seconds,
         anchor_day=draw(st.integers(1, highest)),
         time_zone=draw(st.sampled_from(["UTC", "Europe/Berlin", "America/Argentina/Buenos_Aires"])),
         **shape,
@@ -101,12 +103,14 @@ def budgets(draw: st.DrawFn) -> Budget:
 @given(one=budgets(), other=budgets())
 @settings(max_examples=100, deadline=None)
 def test_a_key_says_which_budget_it_counts(one: Budget, other: Budget) -> None:
-    read = budget_of(one.key, one.since)
+    read = budget_of(one.held_in, one.since)
     assert (read.key, read.values, read.window) == (one.key, one.values, one.window)
     assert (read.limit.unit, read.since) == (one.limit.unit, one.since)
 
     def counted(b: Budget) -> tuple[object, ...]:
         limit = b.limit
-        return b.values, b.window, limit.unit, limit.window, limit.anchor_day, limit.time_zone
+        edges = (limit.anchor_day, limit.time_zone)  # a rolling window has none
+        edges = edges if b.slice is None else (limit.rolling_seconds,)
+        return b.values, b.window, limit.unit, limit.window, edges
 
-    assert (one.key == other.key) == (counted(one) == counted(other))
+    assert (one.held_in == other.held_in) == (counted(one) == counted(other))

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from token_allowance import windows
-from token_allowance.windows import Span, Window, parse_window, span
+from token_allowance.windows import CALENDAR, Span, Window, parse_window, span
 
 MICROSECOND = timedelta(microseconds=1)
 ZONES = [
@@ -53,7 +53,7 @@ def bounds(
 
 @st.composite
 def cases(draw):
-    window = draw(st.sampled_from([w for w in Window if w is not Window.TOTAL]))
+    window = draw(st.sampled_from([w for w in CALENDAR if w is not Window.TOTAL]))
     zone = draw(st.sampled_from(ZONES))
     at = draw(st.datetimes(datetime(1860, 1, 1), datetime(2100, 1, 1)))  # noqa: DTZ001
     anchor = draw(st.integers(1, {Window.WEEK: 7, Window.MONTH: 31}.get(window, 1)))
@@ -103,7 +103,7 @@ def test_windows_tile_time(case):
         ("Asia/Kathmandu", "1985-12-31T18:30"),  # +5:30 to +5:45
     ],
 )
-@pytest.mark.parametrize("window", [w for w in Window if w is not Window.TOTAL])
+@pytest.mark.parametrize("window", [w for w in CALENDAR if w is not Window.TOTAL])
 def test_windows_tile_time_around_a_change_of_the_clock(zone, change, window):
     for minutes in (-1440, -90, -61, -31, -29, -1, 0, 1, 14, 29, 31, 59, 61, 90, 1440):
         check_tiles(window, zone, utc(change) + timedelta(minutes=minutes), 1)
@@ -273,7 +273,7 @@ def test_a_span_is_half_open():
     assert not day.contains(utc("2026-08-20T00:00"))
 
 
-@pytest.mark.parametrize("window", list(Window))
+@pytest.mark.parametrize("window", CALENDAR)
 def test_a_naive_instant_is_refused(window):
     naive = datetime(2026, 8, 19, 12)  # noqa: DTZ001
     found = span(window, naive.replace(tzinfo=UTC), UTC)
@@ -294,7 +294,23 @@ def test_an_anchor_out_of_range_is_refused(window, anchor_day):
         span(window, utc("2026-08-19T12:00"), UTC, anchor_day)
 
 
-@pytest.mark.parametrize("text", ["daily", "24h", "1d", "30d", "1mo", "Day", "DAY", "", " day"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "daily",
+        "24h",
+        "1d",
+        "30d",
+        "1mo",
+        "Day",
+        "DAY",
+        "",
+        " day",
+        "rolling:",
+        "rolling:1d",
+        "rolling:-60",
+    ],
+)
 def test_case_c66_other_spellings_are_refused_with_the_right_ones(text):
     with pytest.raises(ValueError, match="minute, hour, day, week, month, total"):
         parse_window(text)
@@ -302,8 +318,14 @@ def test_case_c66_other_spellings_are_refused_with_the_right_ones(text):
         Window(text)
 
 
+def test_case_c66_a_rolling_window_needs_its_length():
+    with pytest.raises(ValueError, match="rolling:2592000 is the last 30 days"):
+        parse_window("rolling")
+
+
 def test_case_c66_each_window_has_one_spelling_and_one_adjective():
-    assert {w: parse_window(w.value) for w in Window} == {w: w for w in Window}
+    assert {w: parse_window(w.value) for w in CALENDAR} == {w: (w, 0) for w in CALENDAR}
+    assert parse_window("rolling:2592000") == (Window.ROLLING, 2_592_000)
     assert {str(w): w.adjective for w in Window} == {
         "minute": "per-minute",
         "hour": "hourly",
@@ -311,4 +333,5 @@ def test_case_c66_each_window_has_one_spelling_and_one_adjective():
         "week": "weekly",
         "month": "monthly",
         "total": "total",
+        "rolling": "rolling",
     }

@@ -26,9 +26,7 @@ def new_id() -> UUID:
     return UUID(int=milliseconds << 80 | 7 << 76 | high << 64 | 2 << 62 | low)
 
 
-def begun(
-    id: UUID, plan: Plan, trace_id: str, created_at: dt.datetime, run_path: str = ""
-) -> Row:
+def begun(id: UUID, plan: Plan, trace_id: str, created_at: dt.datetime, run_path: str = "") -> Row:
     """The row of a call that is in flight."""
     return {
         "id": str(id),
@@ -55,7 +53,9 @@ def begun(
         "price": plan.price.as_dict() if plan.price else None,
         "provider_request_id": "",
         "deferred_id": "",
-        "holds": [[b.key, b.limit.unit.value, plan.amounts.of(b.limit.unit)] for b in plan.budgets],
+        "holds": [
+            [b.held_in, b.limit.unit.value, plan.amounts.of(b.limit.unit)] for b in plan.budgets
+        ],
         "created_at": created_at.isoformat(),
         "settled_at": None,
         "expires_at": created_at.isoformat(),

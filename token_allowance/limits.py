@@ -10,6 +10,9 @@ from functools import lru_cache
 from typing import Any, cast
 from zoneinfo import ZoneInfo
 
+from token_allowance import keys, rolling
+from token_allowance.increases import Increase
+from token_allowance.money import MAX_MICROS
 from token_allowance.windows import ALWAYS, Span, Window, span
 
 EACH = "*"
@@ -17,7 +20,6 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 DIMENSIONS = ("tenant", "user", "session", "feature", "model")
 RUN = "run_path"
 IDENTIFIER_LENGTH = 200
-START_FORMAT = "%Y%m%dT%H%M%SZ"
 
 
 class Unit(StrEnum):
@@ -92,6 +94,7 @@ class Limit:
     model: str = ""
     plan: str = ""
     window: Window = Window.DAY
+    rolling_seconds: int = 0  # the length of a rolling window
     anchor_day: int = 1
     time_zone: str = "UTC"
     unit: Unit = Unit.COST
@@ -99,6 +102,7 @@ class Limit:
     observe: bool = False
     tracked_since: int = 0  # microseconds since 1970: from when on its budgets are counted
     expires_at: dt.datetime | None = None
+    increases: tuple[Increase, ...] = ()
 
     @property
     def shape(self) -> tuple[str, ...]:
@@ -119,6 +123,20 @@ class Limit:
         subjects = [name for name in ("feature", "model") if getattr(self, name)]
         return " ".join(people[-1:] + subjects) or "global"
 
+    @property
+    def adjective(self) -> str:
+        """The words before "budget" in messages: "daily", "rolling 24-hour"."""
+        if self.window is not Window.ROLLING:
+            return self.window.adjective
+        return f"{self.window.adjective} {rolling.length(self.rolling_seconds)}"
+
+    def raised(self, values: Mapping[str, str], now: dt.datetime) -> Limit:
+        """This limit with the increases that its budget of these values has now."""
+        if not self.increases:
+            return self
+        extra = sum(i.amount for i in self.increases if i.adds_to(values, now))
+        return replace(self, amount=min(MAX_MICROS, self.amount + extra), increases=())
+
     def misses(self, values: Mapping[str, str], plan: str) -> tuple[str, ...] | None:
         """Dimensions the call has no value for; ``()`` is a match, None is: never matches."""
         missing = []
@@ -134,6 +152,7 @@ class Limit:
 
     def overrides(self, other: Limit) -> bool:
         alike = self.window == other.window and self.unit == other.unit  # cheap, and mostly false
+        alike = alike and self.rolling_seconds == other.rolling_seconds
         return alike and self.shape == other.shape and self.exact > other.exact
 
 
@@ -152,6 +171,19 @@ class Budget:
     since: int  # microseconds since 1970: from when on this budget has been counted
     enforced: bool = True
     untouched: bool = False  # nothing was spent from it uncounted: a missing counter is zero
+    slice: int | None = None  # of a rolling window: the one that a call of now is counted in
+
+    @property
+    def held_in(self) -> str:
+        """The key of the counter that moves: one slice's, where the window rolls."""
+        return self.key if self.slice is None else keys.of_slice(self.key, self.slice)
+
+    def at(self, moment: dt.datetime) -> Budget:
+        """The same budget as a call of that moment sees it."""
+        return replace(
+            open_budget(self.limit, dict(self.values), moment, enforced=self.enforced),
+            since=self.since,
+        )
 
     @property
     def is_cap(self) -> bool:
@@ -212,19 +244,24 @@ def open_budget(
     limit: Limit, values: Mapping[str, str], now: dt.datetime, *, enforced: bool = True
 ) -> Budget:
     """The budget of ``limit`` for these values in the window that holds ``now``."""
-    window = span(limit.window, now, zone(limit.time_zone), limit.anchor_day)
     own = tuple((name, values[name]) for name in limit.shape)
+    limit = limit.raised(dict(own), now)
+    number: int | None = None
+    if limit.window is Window.ROLLING:
+        number = rolling.slice_at(limit.rolling_seconds, now)
+        window = rolling.counted(limit.rolling_seconds, number)
+    else:
+        window = span(limit.window, now, zone(limit.time_zone), limit.anchor_day)
     key = counter_key(limit, own, window)
-    return Budget(key, limit, own, window, limit.tracked_since, enforced)
+    return Budget(key, limit, own, window, limit.tracked_since, enforced, slice=number)
 
 
 def counter_key(limit: Limit, values: tuple[tuple[str, str], ...], window: Span) -> str:
-    """Text that sorts into lock order: narrow scopes first, the hottest (global) last."""
-    rank = f"{9 - len(values)}"
-    start = _written(window.start) if window.start else "-"
-    scope = ",".join(f"{name}={_escaped(value)}" for name, value in values) or "global"
-    edges = f"{limit.window}/{limit.anchor_day}/{limit.time_zone}"
-    return f"{rank}|{scope}|{limit.unit}|{edges}|{start}"
+    """The key of a budget's counter: made of all that decides what is counted, and no more."""
+    start, edges = window.start, f"{limit.window}/{limit.anchor_day}/{limit.time_zone}"
+    if limit.window is Window.ROLLING:  # the same in every zone, and it never starts again
+        start, edges = None, f"{limit.window}/{limit.rolling_seconds}/UTC"
+    return f"{9 - len(values)}|{keys.scope(values)}|{limit.unit}|{edges}|{keys.written(start)}"
 
 
 def cap_budget(
@@ -236,40 +273,28 @@ def cap_budget(
     return Budget(key, limit, ((RUN, path),), ALWAYS, since, untouched=untouched)
 
 
-def budget_of(key: str, since: int = 0) -> Budget:
-    """The budget a counter key names, with a limit of amount 0: what a rebuild needs to know."""
+def budget_of(key: str, since: int = 0, now: dt.datetime = EPOCH) -> Budget:
+    """The budget a counter key names, with a limit of amount 0: what a rebuild needs to know.
+
+    ``now`` matters where the window rolls and the key names no slice of it.
+    """
     _, scope, unit, edges, start = key.split("|")
     if scope.startswith(f"{RUN}="):
         return cap_budget(scope.partition("=")[2], Unit(unit), 0, since=since)
-    window, anchor_day, time_zone = edges.split("/", 2)
-    pairs = [part.split("=", 1) for part in scope.split(",")] if scope != "global" else []
-    values = {name: _unescaped(value) for name, value in pairs}
+    window, number, time_zone = edges.split("/", 2)
+    rolls = window == Window.ROLLING
+    values = keys.values(scope)
     limit = Limit(
         **cast(Any, values),
         unit=Unit(unit),
         window=Window(window),
-        anchor_day=int(anchor_day),
+        rolling_seconds=int(number) if rolls else 0,
+        anchor_day=1 if rolls else int(number),
         time_zone=time_zone,
         tracked_since=since,
     )
-    began = EPOCH if start == "-" else _parsed(start)
-    return open_budget(limit, values, began)
-
-
-@lru_cache(maxsize=512)  # many budgets share few windows
-def _written(start: dt.datetime) -> str:
-    return start.strftime(START_FORMAT)
-
-
-def _parsed(start: str) -> dt.datetime:
-    return dt.datetime.strptime(start, START_FORMAT).replace(tzinfo=dt.UTC)
-
-
-def _escaped(value: str) -> str:
-    if "," in value or "|" in value or "%" in value:
-        return value.replace("%", "%25").replace(",", "%2C").replace("|", "%7C")
-    return value
-
-
-def _unescaped(text: str) -> str:
-    return text.replace("%7C", "|").replace("%2C", ",").replace("%25", "%")
+    if start == keys.OPEN:
+        return open_budget(limit, values, now)
+    if rolls:
+        return open_budget(limit, values, rolling.start(limit.rolling_seconds, int(start)))
+    return open_budget(limit, values, keys.parsed(start))

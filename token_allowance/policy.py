@@ -8,32 +8,27 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils import timezone
 
-from token_allowance import conf, pricing
-from token_allowance.limits import EACH, Attribution, Limit, Unit
+from token_allowance import conf, pricing, rules
+from token_allowance.limits import Attribution, Limit
 from token_allowance.names import name_candidates
 from token_allowance.pricing import RATES, ModelPrice
 from token_allowance.stores.connections import run
-from token_allowance.windows import Window
 
 T = TypeVar("T")
 VERSION = "SELECT coalesce(sum(number), 0) FROM token_allowance_policyversion"
-LIMIT_COLUMNS = (
-    "id", "tenant", "user", "session", "feature", "model", "plan", "window", "anchor_day",
-    "time_zone", "unit", "amount", "mode", "tracked_since", "expires_at",
-)  # fmt: skip
 PRICE_COLUMNS = (
     "id", "provider", "model", *RATES, "min_input_tokens", "service_tier", "effective_from",
     "source",
 )  # fmt: skip
-PEOPLE = ("tenant", "user", "session")
 REMEMBERED = 20_000  # entries of one cache; it is emptied when full
 
 
@@ -84,14 +79,16 @@ class Policy:
         self.alias = alias
         self._caches: dict[str, dict[Hashable, Any]] = {}
         self.version: int = self._run(_version)  # read first: rows may be newer, never older
-        self.generic = self._run(lambda c: _limits(c, f"{_generic()}", []))
-        self.has_specific: bool = self._run(_has_specific)
+        self.generic = self._run(rules.generic)
+        self.has_specific: bool = self._run(rules.has_specific)
+        now = timezone.now()
+        self.has_increases: bool = self._run(lambda c: rules.has_increases(c, now))
         self.switches = self._run(_switches)
         self.aliases = self._run(_aliases)
 
     def limits_for(self, attribution: Attribution) -> list[Limit]:
         """The limits that may apply, with the tenant's zone and plan taken into account."""
-        people = tuple(getattr(attribution, name) for name in PEOPLE)
+        people = tuple(getattr(attribution, name) for name in rules.PEOPLE)
         return self._remember("limits", people, lambda: self._limits(attribution))
 
     def tenant(self, key: str) -> TenantFacts:
@@ -122,7 +119,10 @@ class Policy:
     def _limits(self, attribution: Attribution) -> list[Limit]:
         found = list(self.generic)
         if self.has_specific:
-            found += self._run(lambda c: _specific(c, attribution))
+            found += self._run(lambda c: rules.specific(c, attribution))
+        if self.has_increases:
+            now = timezone.now()
+            found = self._run(lambda c: rules.with_increases(c, found, attribution, now))
         facts = self.tenant(attribution.tenant)
         default = conf.current().zone_name
         return [_for_tenant(limit, facts, default) for limit in found]
@@ -193,56 +193,8 @@ def confirmed() -> Policy:
     return _current.confirmed()
 
 
-def _rows(connection: BaseDatabaseWrapper, sql: str, values: Iterable[Any] = ()) -> list[Any]:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, list(values))
-        found: list[Any] = cursor.fetchall()
-        return found
-
-
 def _version(connection: BaseDatabaseWrapper) -> int:
-    return int(_rows(connection, VERSION)[0][0])
-
-
-def _generic() -> str:
-    return " AND ".join(f"\"{name}\" IN ('', '{EACH}')" for name in PEOPLE)
-
-
-def _has_specific(connection: BaseDatabaseWrapper) -> bool:
-    sql = f"SELECT 1 FROM token_allowance_limit WHERE is_active AND NOT ({_generic()}) LIMIT 1"
-    return bool(_rows(connection, sql))
-
-
-def _limits(connection: BaseDatabaseWrapper, where: str, values: list[Any]) -> list[Limit]:
-    columns = ", ".join(f'"{name}"' for name in LIMIT_COLUMNS)
-    sql = f"SELECT {columns} FROM token_allowance_limit WHERE is_active AND {where}"
-    return [
-        _limit(dict(zip(LIMIT_COLUMNS, found, strict=True)))
-        for found in _rows(connection, sql, values)
-    ]
-
-
-def _limit(row: dict[str, Any]) -> Limit:
-    row["observe"] = row.pop("mode") == "observe"
-    row["window"], row["unit"] = Window(row["window"]), Unit(row["unit"])
-    row["expires_at"] = _moment(row["expires_at"])
-    return Limit(**row)
-
-
-def _specific(connection: BaseDatabaseWrapper, attribution: Attribution) -> list[Limit]:
-    """Limits that name this tenant, user or session; and for each of them that the call lacks, one
-    limit that names some value of it, so that the call is seen to be unattributed (case C78)."""
-    conditions, values = [], []
-    for name in PEOPLE:
-        conditions.append(f"\"{name}\" IN ('', '{EACH}', %s)")
-        values.append(getattr(attribution, name))
-    found = _limits(connection, f"NOT ({_generic()}) AND {' AND '.join(conditions)}", values)
-    for place, name in enumerate(PEOPLE):
-        if not getattr(attribution, name):
-            others = conditions[:place] + conditions[place + 1 :]
-            where = f"\"{name}\" NOT IN ('', '{EACH}') AND {' AND '.join(others)} LIMIT 1"
-            found += _limits(connection, where, values[:place] + values[place + 1 :])
-    return found
+    return int(rules.rows(connection, VERSION)[0][0])
 
 
 def _tenant(connection: BaseDatabaseWrapper, key: str) -> TenantFacts:
@@ -250,7 +202,7 @@ def _tenant(connection: BaseDatabaseWrapper, key: str) -> TenantFacts:
         "SELECT plan, time_zone, mode, is_active, tracked_since FROM token_allowance_tenant "
         "WHERE key = %s"
     )
-    for plan, time_zone, mode, is_active, since in _rows(connection, sql, [key]):
+    for plan, time_zone, mode, is_active, since in rules.rows(connection, sql, [key]):
         return TenantFacts(plan, time_zone, mode == "observe", bool(is_active), since)
     return TenantFacts()
 
@@ -263,15 +215,17 @@ def _switches(connection: BaseDatabaseWrapper) -> list[SwitchRule]:
     )
     return [
         SwitchRule(
-            tuple((n, v) for n, v in zip(names, row[:4], strict=True) if v), row[4], _moment(row[5])
+            tuple((n, v) for n, v in zip(names, row[:4], strict=True) if v),
+            row[4],
+            rules.moment(row[5]),
         )
-        for row in _rows(connection, sql)
+        for row in rules.rows(connection, sql)
     ]
 
 
 def _aliases(connection: BaseDatabaseWrapper) -> dict[str, tuple[str, str]]:
     sql = "SELECT alias, provider, model FROM token_allowance_modelalias"
-    return {alias: (provider, model) for alias, provider, model in _rows(connection, sql)}
+    return {alias: (provider, model) for alias, provider, model in rules.rows(connection, sql)}
 
 
 def _price_rows(
@@ -281,16 +235,10 @@ def _price_rows(
     marks = ", ".join(["%s"] * len(names))
     sql = f"SELECT {columns} FROM token_allowance_price WHERE provider = %s AND model IN ({marks})"
     prices = []
-    for found in _rows(connection, sql, [provider, *names]):
+    for found in rules.rows(connection, sql, [provider, *names]):
         row = dict(zip(PRICE_COLUMNS, found, strict=True))
         for name in RATES:
             row[name] = None if row[name] is None else Decimal(str(row[name]))
-        row["effective_from"] = _moment(row["effective_from"])
+        row["effective_from"] = rules.moment(row["effective_from"])
         prices.append(ModelPrice(**row))
     return prices
-
-
-def _moment(value: dt.datetime | str | None) -> dt.datetime | None:
-    if isinstance(value, str):
-        value = dt.datetime.fromisoformat(value)
-    return value if value is None or value.tzinfo else value.replace(tzinfo=dt.UTC)

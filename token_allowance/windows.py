@@ -1,7 +1,7 @@
-"""Calendar windows: which stretch of time a call is counted in.
+"""Windows: which stretch of time a call is counted in. Rolling ones are in ``rolling``.
 
 A window follows from the instant, the zone and the anchor alone, never from the window before it.
-All windows of one kind tile time: each instant lies in exactly one of them.
+All calendar windows of one kind tile time: each instant lies in exactly one of them.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Window(StrEnum):
     WEEK = "week"
     MONTH = "month"
     TOTAL = "total"
+    ROLLING = "rolling"
 
     @property
     def adjective(self) -> str:
@@ -47,19 +48,29 @@ _ADJECTIVES: Final = {
     Window.WEEK: "weekly",
     Window.MONTH: "monthly",
     Window.TOTAL: "total",
+    Window.ROLLING: "rolling",
 }
+CALENDAR: Final = tuple(window for window in Window if window is not Window.ROLLING)
 
 
-def parse_window(text: str) -> Window:
-    """The window of that exact spelling; ValueError names them all (case C66)."""
-    try:
-        return Window(text)
-    except ValueError:
-        spellings = ", ".join(Window)
-        raise ValueError(
-            f"{text!r} is not a window. Use one of: {spellings}; "
-            "a rolling window is given by its length in seconds instead."
-        ) from None
+def parse_window(text: str) -> tuple[Window, int]:
+    """The window of that exact spelling, and the seconds of a rolling one, else 0 (case C66).
+
+    ValueError names all spellings.
+    """
+    name, _, seconds = text.partition(":")
+    if name == Window.ROLLING and seconds.isdecimal():
+        return Window.ROLLING, int(seconds)
+    if text not in CALENDAR:
+        raise ValueError(not_a_window(text))
+    return Window(text), 0
+
+
+def not_a_window(text: str) -> str:
+    return (
+        f"{text!r} is not a window. Use one of: {', '.join(CALENDAR)}; or rolling with its length "
+        "in seconds (rolling:2592000 is the last 30 days; a month is a calendar month)."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +112,8 @@ def span(window: Window, at: datetime, zone: tzinfo, anchor_day: int = 1) -> Spa
         at = _utc(at)
     if window is Window.TOTAL:
         return ALWAYS
+    if window is Window.ROLLING:
+        raise ValueError("a rolling window has no calendar; its length tells its slices")
     key = (window, zone, anchor_day)
     last = _last.get(key)
     if last is not None and last[0] <= at < last[1]:

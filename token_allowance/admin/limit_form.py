@@ -10,9 +10,11 @@ from django import forms
 from token_allowance import conf, limits
 from token_allowance.admin import amounts
 from token_allowance.admin.generics import LimitModelForm
+from token_allowance.admin.lengths import LengthField
 from token_allowance.admin.scopes import ScopeField
 from token_allowance.limits import Unit
 from token_allowance.models import Limit
+from token_allowance.windows import Window
 
 HELP = {
     "tenant": "Who shares one budget. Calls of a customer carry its tenant key.",
@@ -26,8 +28,11 @@ KEPT = " What was spent in the current window stays counted when you change the 
 WINDOW = (
     "A minute runs from 14:05:00 to 14:06:00, an hour from 14:00 to 15:00, a day from 00:00 to "
     "24:00, a week from Monday 00:00, a month from the 1st at 00:00, by the clock of the time "
-    "zone below. Then the budget is full again. In total: it never is."
+    "zone below. Then the budget is full again. In total: it never is. The last hours "
+    "or days: with a length of 24 hours, what is spent at 14:05 comes back the next day at 14:05 "
+    "or up to a twentieth of the length later, in any time zone."
 )
+ROLLING = "Only for the last hours or days: 90 minutes, 24 hours, 30 days. At most 366 days."
 ANCHOR = (
     "A week's first day (1 Monday to 7 Sunday) or a month's (1 to 31; shorter months begin on "
     "their last day). Leave it at 1 for other windows."
@@ -52,8 +57,8 @@ class LimitForm(LimitModelForm):
     class Meta:
         model = Limit
         fields = [
-            *limits.DIMENSIONS, "plan", "unit", "amount", "window", "anchor_day", "time_zone",
-            "mode", "is_active", "expires_at",
+            *limits.DIMENSIONS, "plan", "unit", "amount", "window", "rolling_seconds", "anchor_day",
+            "time_zone", "mode", "is_active", "expires_at",
         ]  # fmt: skip
         help_texts = {
             "plan": PLAN,
@@ -74,6 +79,7 @@ class LimitForm(LimitModelForm):
         self.fields["time_zone"] = forms.ChoiceField(
             choices=choices if own in dict(choices) else [*choices, (own, own)], required=False
         )
+        self.fields["rolling_seconds"] = LengthField(label="Length", help_text=ROLLING)
         self.fields["amount"].help_text = AMOUNT + (KEPT if self.instance.pk else "")
         if self.instance.pk:
             self.initial["amount"] = amounts.written(self.instance.amount, self.instance.unit)
@@ -85,6 +91,7 @@ class LimitForm(LimitModelForm):
         self._clean_amount(cleaned)
         self._clean_plan(cleaned)
         self._clean_anchor(cleaned)
+        self._clean_length(cleaned)
         return cleaned
 
     def _clean_amount(self, cleaned: dict[str, Any]) -> None:
@@ -107,3 +114,12 @@ class LimitForm(LimitModelForm):
         if not 1 <= anchor <= highest:
             allowed = f"1 to {highest}" if highest > 1 else "1, except for weeks and months"
             self.add_error("anchor_day", f"The first day can be {allowed}.")
+
+    def _clean_length(self, cleaned: dict[str, Any]) -> None:
+        window, seconds = cleaned.get("window"), cleaned.get("rolling_seconds")
+        if window is None or seconds is None:
+            return
+        if window == Window.ROLLING and not seconds:
+            self.add_error("rolling_seconds", "Say how long: 24 hours, 30 days.")
+        elif window != Window.ROLLING and seconds:
+            self.add_error("rolling_seconds", "Only the last hours or days have a length.")

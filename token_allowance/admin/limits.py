@@ -13,6 +13,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from token_allowance import conf, limits, money
+from token_allowance.admin import lengths
 from token_allowance.admin.base import NOTHING, AllowanceAdmin, figure
 from token_allowance.admin.limit_form import LimitForm
 from token_allowance.exceptions import StoreUnavailable
@@ -51,7 +52,7 @@ class LimitAdmin(AllowanceAdmin):
     fieldsets = [
         ("Whose budget", {"fields": [*limits.DIMENSIONS, "plan"]}),
         ("How much", {"fields": [("amount", "unit")]}),
-        ("How long", {"fields": ["window", ("anchor_day", "time_zone")]}),
+        ("How long", {"fields": [("window", "rolling_seconds"), ("anchor_day", "time_zone")]}),
         ("In force", {"fields": ["mode", "is_active", "expires_at"]}),
     ]
     in_words = ["applies_to", "amount_shown", "window_shown", "zone_shown", "mode_shown",
@@ -92,12 +93,16 @@ class LimitAdmin(AllowanceAdmin):
             return f"a week from {WEEKDAYS[limit.anchor_day - 1]}"
         if limit.window == Window.MONTH and limit.anchor_day > 1:
             return f"a month from day {limit.anchor_day}"
+        if limit.window == Window.ROLLING:
+            return f"the last {lengths.written(limit.rolling_seconds)}"
         return limit.get_window_display()
 
     @admin.display(description="time zone", ordering="time_zone")
     def zone_shown(self, limit: Limit) -> str:
-        if limit.time_zone or limit.window == Window.TOTAL:
-            return limit.time_zone or NOTHING
+        if limit.window in (Window.TOTAL, Window.ROLLING):
+            return NOTHING
+        if limit.time_zone:
+            return limit.time_zone
         default = conf.current().zone_name
         return f"tenant's or {default}" if limit.tenant else default
 
@@ -150,6 +155,7 @@ def open_budget(row: Limit, tenant_zone: str, now: Any) -> limits.Budget:
         id=row.pk,
         **values,
         window=Window(row.window),
+        rolling_seconds=row.rolling_seconds,
         anchor_day=row.anchor_day,
         time_zone=zone,
         unit=limits.Unit(row.unit),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from token_allowance.models.counters import Counter, PolicyVersion
 from token_allowance.models.fields import Mode, validate_time_zone
+from token_allowance.models.increases import LimitIncrease
 from token_allowance.models.ledger import Reservation
 from token_allowance.models.limits import Limit
 from token_allowance.models.prices import ModelAlias, Price
@@ -17,6 +18,7 @@ from token_allowance.models.tenants import Tenant
 __all__ = [
     "Counter",
     "Limit",
+    "LimitIncrease",
     "Mode",
     "ModelAlias",
     "PolicyVersion",

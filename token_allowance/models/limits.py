@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
-from token_allowance import limits, money
+from token_allowance import limits, money, rolling
 from token_allowance.models.fields import Mode, identifier, validate_time_zone
-from token_allowance.windows import Window
+from token_allowance.windows import Window, not_a_window
 
 
 class Limit(models.Model):
@@ -25,6 +27,7 @@ class Limit(models.Model):
         WEEK = Window.WEEK.value, "a week"
         MONTH = Window.MONTH.value, "a month"
         TOTAL = Window.TOTAL.value, "in total, for ever"
+        ROLLING = Window.ROLLING.value, "the last hours or days, at any moment"
 
     class Units(models.TextChoices):
         COST = limits.Unit.COST.value, "dollars"
@@ -38,6 +41,11 @@ class Limit(models.Model):
     model = identifier()
     plan = models.CharField(max_length=100, blank=True, default="")
     window = models.CharField(max_length=8, choices=Windows, default=Windows.DAY)
+    rolling_seconds = models.PositiveIntegerField(
+        default=0,
+        db_default=0,
+        help_text="The length of a rolling window: a minute to 366 days.",
+    )
     anchor_day = models.PositiveSmallIntegerField(
         default=1, help_text="Weeks: 1 is Monday. Months: the day on which the month starts."
     )
@@ -74,10 +82,20 @@ class Limit(models.Model):
                 condition=Q(window__in=[w.value for w in Window]), name="allowance_limit_window"
             ),
             models.CheckConstraint(
+                condition=Q(rolling_seconds=0) & ~Q(window="rolling")
+                | Q(
+                    window="rolling",
+                    rolling_seconds__gte=rolling.SHORTEST_SECONDS,
+                    rolling_seconds__lte=rolling.LONGEST_SECONDS,
+                ),
+                name="allowance_limit_rolling_seconds",
+            ),
+            models.CheckConstraint(
                 condition=Q(unit__in=[u.value for u in limits.Unit]), name="allowance_limit_unit"
             ),
             models.UniqueConstraint(
-                "tenant", "user", "session", "feature", "model", "plan", "window", "unit",
+                "tenant", "user", "session", "feature", "model", "plan", "window",
+                "rolling_seconds", "unit",
                 condition=Q(is_active=True),
                 name="allowance_limit_once",
                 violation_error_message="An active limit with this scope, window and unit exists.",
@@ -85,13 +103,19 @@ class Limit(models.Model):
         ]  # fmt: skip
 
     def __str__(self) -> str:
-        return f"{self.amount_text} per {self.window} for {self.scope_text}"
+        return f"{self.amount_text} {self.window_text} for {self.scope_text}"
 
     @property
     def amount_text(self) -> str:
         if self.unit == limits.Unit.COST:
             return money.format_usd(self.amount)
         return f"{self.amount:,} {self.unit}"
+
+    @property
+    def window_text(self) -> str:
+        if self.window != Window.ROLLING:
+            return f"per {self.window}"
+        return f"per rolling {rolling.length(self.rolling_seconds)} window"
 
     @property
     def scope_text(self) -> str:
@@ -103,6 +127,11 @@ class Limit(models.Model):
         if self.plan:
             words.append(f"on plan {self.plan}")
         return " of ".join(words).replace(" of on plan", " on plan") or "everyone together"
+
+    def clean_fields(self, exclude: Collection[str] | None = None) -> None:
+        if "window" not in (exclude or ()) and self.window not in list(Window):
+            raise ValidationError({"window": not_a_window(self.window)})
+        super().clean_fields(exclude)
 
     def clean(self) -> None:
         for name in limits.DIMENSIONS:

@@ -22,10 +22,10 @@ BEGIN
     IF TG_OP = 'INSERT' OR (NEW.is_active AND NOT OLD.is_active)
         OR OLD.expires_at IS DISTINCT FROM NEW.expires_at AND OLD.expires_at IS NOT NULL
         OR (OLD.tenant, OLD."user", OLD.session, OLD.feature, OLD.model, OLD.plan, OLD."window",
-            OLD.anchor_day, OLD.time_zone, OLD.unit)
+            OLD.rolling_seconds, OLD.anchor_day, OLD.time_zone, OLD.unit)
         IS DISTINCT FROM
            (NEW.tenant, NEW."user", NEW.session, NEW.feature, NEW.model, NEW.plan, NEW."window",
-            NEW.anchor_day, NEW.time_zone, NEW.unit)
+            NEW.rolling_seconds, NEW.anchor_day, NEW.time_zone, NEW.unit)
     THEN
         NEW.tracked_since := token_allowance_now_v1();
     END IF;
@@ -55,12 +55,22 @@ BEGIN
     RETURN NULL;
 END $fn$;
 
+-- The slices of a rolling window go when they are old.
+CREATE OR REPLACE FUNCTION token_allowance_counters_lost_v1() RETURNS trigger LANGUAGE plpgsql AS $fn$
+BEGIN
+    IF EXISTS (SELECT FROM gone WHERE slice IS NULL) THEN
+        UPDATE token_allowance_limit SET tracked_since = token_allowance_now_v1();
+    END IF;
+    RETURN NULL;
+END $fn$;
+
 DO $do$
 DECLARE
     watched record;
 BEGIN
     FOR watched IN SELECT * FROM (VALUES
         ('token_allowance_limit', 'limits'),
+        ('token_allowance_limitincrease', 'limits'),
         ('token_allowance_tenant', 'tenants'),
         ('token_allowance_price', 'prices'),
         ('token_allowance_modelalias', 'prices'),
@@ -82,7 +92,11 @@ BEGIN
     CREATE TRIGGER token_allowance_emptied AFTER TRUNCATE ON token_allowance_tenant
         FOR EACH STATEMENT EXECUTE FUNCTION token_allowance_track_anew_v1();
     DROP TRIGGER IF EXISTS token_allowance_lost ON token_allowance_counter;
-    CREATE TRIGGER token_allowance_lost AFTER DELETE OR TRUNCATE ON token_allowance_counter
+    CREATE TRIGGER token_allowance_lost AFTER DELETE ON token_allowance_counter
+        REFERENCING OLD TABLE AS gone
+        FOR EACH STATEMENT EXECUTE FUNCTION token_allowance_counters_lost_v1();
+    DROP TRIGGER IF EXISTS token_allowance_emptied ON token_allowance_counter;
+    CREATE TRIGGER token_allowance_emptied AFTER TRUNCATE ON token_allowance_counter
         FOR EACH STATEMENT EXECUTE FUNCTION token_allowance_track_anew_v1();
 END $do$;
 

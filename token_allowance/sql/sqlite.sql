@@ -3,14 +3,14 @@ CREATE TRIGGER token_allowance_limit_insert AFTER INSERT ON token_allowance_limi
 END
 
 CREATE TRIGGER token_allowance_limit_update AFTER UPDATE OF tenant, user, session, feature, model, plan,
-    "window", anchor_day, time_zone, unit, is_active, expires_at ON token_allowance_limit
+    "window", rolling_seconds, anchor_day, time_zone, unit, is_active, expires_at ON token_allowance_limit
 WHEN (NEW.is_active AND NOT OLD.is_active)
     OR (OLD.expires_at IS NOT NULL AND OLD.expires_at IS NOT NEW.expires_at)
     OR (OLD.tenant, OLD.user, OLD.session, OLD.feature, OLD.model, OLD.plan, OLD."window",
-        OLD.anchor_day, OLD.time_zone, OLD.unit)
+        OLD.rolling_seconds, OLD.anchor_day, OLD.time_zone, OLD.unit)
     IS NOT
        (NEW.tenant, NEW.user, NEW.session, NEW.feature, NEW.model, NEW.plan, NEW."window",
-        NEW.anchor_day, NEW.time_zone, NEW.unit)
+        NEW.rolling_seconds, NEW.anchor_day, NEW.time_zone, NEW.unit)
 BEGIN
     UPDATE token_allowance_limit SET tracked_since = {now} WHERE id = NEW.id;
 END
@@ -29,6 +29,8 @@ CREATE TRIGGER token_allowance_tenant_delete AFTER DELETE ON token_allowance_ten
     UPDATE token_allowance_limit SET tracked_since = {now} WHERE tenant IN ('*', OLD.key);
 END
 
-CREATE TRIGGER token_allowance_counter_lost AFTER DELETE ON token_allowance_counter BEGIN
+CREATE TRIGGER token_allowance_counter_lost AFTER DELETE ON token_allowance_counter
+WHEN OLD.slice IS NULL
+BEGIN
     UPDATE token_allowance_limit SET tracked_since = {now};
 END

@@ -23,7 +23,7 @@ def run(out: OutputWrapper, options: dict[str, Any]) -> None:
     for drift in drifts:
         budget = budget_of(drift.key)
         scope = ", ".join(f"{name} {value}" for name, value in budget.values) or "global"
-        out.write(f"{scope}, {budget.limit.window.adjective} {budget.limit.unit}:")
+        out.write(f"{scope}, {budget.limit.adjective} {budget.limit.unit}:")
         for name, (before, after) in (("used", drift.used), ("reserved", drift.reserved)):
             if before != after:
                 unit = budget.limit.unit
