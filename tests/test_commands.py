@@ -168,6 +168,15 @@ def test_doctor_fails_with_sentences(settings):
     assert "MIDDLEWARE has no" in text
 
 
+def test_c92_doctor_warns_of_sessions_limited_alone(settings):
+    settings.TOKEN_ALLOWANCE = {}
+    price()
+    Limit.objects.create(session="*", amount=1)
+    assert "whoever drops a cookie starts" in run("doctor")
+    Limit.objects.create(tenant="*", user="*", amount=1)
+    assert "cookie" not in run("doctor")
+
+
 def test_doctor_names_a_setting_that_cannot_be_used(settings):
     settings.TOKEN_ALLOWANCE = {"MOED": "observe"}
     out = StringIO()

@@ -81,6 +81,18 @@ def active_limits() -> Iterator[Finding]:
         yield "warning", "No limit is active: every call is admitted."
 
 
+def only_sessions() -> Iterator[Finding]:
+    """A visitor makes a new session at will, so a session limit alone holds nobody (case C92)."""
+    active = Limit.objects.filter(is_active=True)
+    people = active.exclude(user="", tenant="")
+    if active.exclude(session="").exists() and not people.filter(session="").exists():
+        yield (
+            "warning",
+            "Sessions are limited, and neither users nor tenants: whoever drops a cookie starts "
+            "afresh. Add a limit for each user or tenant.",
+        )
+
+
 def prices() -> Iterator[Finding]:
     if Price.objects.exists():
         yield "ok", "There are prices."
@@ -121,6 +133,7 @@ CHECKS = (
     store,
     middleware,
     active_limits,
+    only_sessions,
     prices,
     unpriced_limits,
     unpriced_calls,
