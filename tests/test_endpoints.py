@@ -8,6 +8,7 @@ from token_allowance.providers.endpoints import (
     Unmetered,
     host_provider,
     recognise,
+    retrieval,
 )
 
 
@@ -38,6 +39,29 @@ from token_allowance.providers.endpoints import (
             "chat_completions",
             "azure",
             "openai",
+        ),
+        ("api.openai.com", "/v1/responses", "responses", "openai", "openai"),
+        ("api.openai.com", "/v1/completions", "completions", "openai", "openai"),
+        ("api.openai.com", "/v1/embeddings", "embeddings", "openai", "openai"),
+        ("api.mistral.ai", "/v1/embeddings", "embeddings", "mistral", "default"),
+        ("api.openai.com", "/v1/images/generations", "images", "openai", "openai"),
+        ("api.openai.com", "/v1/images/edits", "images", "openai", "openai"),
+        ("api.openai.com", "/v1/audio/transcriptions", "transcriptions", "openai", "openai"),
+        ("api.openai.com", "/v1/audio/translations", "transcriptions", "openai", "openai"),
+        ("api.openai.com", "/v1/audio/speech", "speech", "openai", "openai"),
+        (
+            "generativelanguage.googleapis.com",
+            "/v1beta/models/gemini-3-flash:generateContent",
+            "generate_content",
+            "google",
+            "gemini",
+        ),
+        (
+            "europe-west4-aiplatform.googleapis.com",
+            "/v1/projects/p/locations/l/publishers/google/models/gemini-3:streamGenerateContent",
+            "generate_content",
+            "google",
+            "gemini",
         ),
         ("127.0.0.1:8000", "//chat/completions", "chat_completions", "", "openai"),
         ("[::1]:8000", "/messages", "messages", "", "anthropic"),
@@ -110,20 +134,15 @@ def test_what_is_no_post_is_free(method: str) -> None:
     "path",
     [
         "/",
-        "/v1/audio/speech",
-        "/v1/audio/transcriptions",
         "/v1/batches",
         "/v1/chat/completions/new-thing",
-        "/v1/completions",
-        "/v1/embeddings",
         "/v1/fine_tuning/jobs",
-        "/v1/images/generations",
         "/v1/messages/batches",
-        "/v1/responses",
         "/v1/something/new",
         "/v1/threads/runs",
         "/v1/threads/thread_1/runs",
-        "/v1beta/models/gemini-3:generateContent",
+        "/v1beta/models/gemini-3:batchGenerateContent",
+        "/v1/realtime/sessions",
         "/v1/chat%2Fcompletions",
     ],
 )
@@ -152,3 +171,23 @@ def test_providers_are_named_as_in_the_price_data() -> None:
     data = pytest.importorskip("genai_prices.data", reason="the price data are an extra")
     unpriced = {"ollama"}
     assert set(KNOWN_HOSTS.values()) - unpriced <= {provider.id for provider in data.providers}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "deferred_id"),
+    [
+        ("GET", "/v1/responses/resp_1", "resp_1"),
+        ("get", "/v1/responses/resp_1?include=x", "resp_1"),
+        ("POST", "/v1/responses/resp_1/cancel", "resp_1"),
+        ("POST", "/v1/responses/resp_1", None),
+        ("GET", "/v1/responses/resp_1/cancel", None),
+        ("GET", "/v1/responses/resp_1/input_items", None),
+        ("DELETE", "/v1/responses/resp_1", None),
+        ("GET", "/v1/models/gpt-5", None),
+    ],
+)
+def test_a_look_at_an_answer_in_the_background_is_recognised(
+    method: str, path: str, deferred_id: str | None
+) -> None:
+    found = retrieval(method, path)
+    assert (found.deferred_id if found else None) == deferred_id

@@ -269,12 +269,9 @@ def test_a_cap_of_a_client_used_outside_of_any_job_holds_for_its_lifetime(lab):
 def test_what_cannot_be_metered_is_refused_and_not_sent_case_c74(lab):
     with lab.client("openai", sdk={"max_retries": 2}) as client:
         for send in (
-            lambda: client.responses.create(model=GPT, input="x"),
-            lambda: client.embeddings.create(model=GPT, input="x"),
-            lambda: client.images.generate(model=GPT, prompt="x"),
-            lambda: client.audio.speech.create(model=GPT, voice="alloy", input="x"),
-            lambda: client.audio.transcriptions.create(model=GPT, file=b"RIFF"),
-            lambda: client.completions.create(model=GPT, prompt="x"),
+            lambda: client.fine_tuning.jobs.create(model=GPT, training_file="f"),
+            lambda: client.audio.transcriptions.create(model="", file=b"RIFF"),
+            lambda: client.embeddings.create(model="", input="x"),
             lambda: client.batches.create(
                 completion_window="24h", endpoint="/v1/chat/completions", input_file_id="f"
             ),
@@ -296,7 +293,7 @@ def test_what_cannot_be_metered_is_refused_and_not_sent_case_c74(lab):
 def test_what_cannot_be_metered_passes_when_only_observing(caplog):
     with Lab(MODE="observe") as lab, lab.client("openai") as client:
         with pytest.raises(openai.NotFoundError):
-            client.responses.create(model=GPT, input="x")
+            client.post("/brand/new", cast_to=object, body={"model": GPT})
         assert "goes unmetered" in caplog.text
         assert lab.rows() == []
 

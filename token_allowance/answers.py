@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from token_allowance import calibration, conf, contexts, threads
+from token_allowance.bills import Account
 from token_allowance.providers.adapter import Adapter, Reader, Report
 from token_allowance.providers.ndjson import LineFramer
 from token_allowance.providers.sse import Frame, Framer
@@ -20,6 +22,7 @@ FRAMERS: dict[str, type[Framer | LineFramer]] = {
     "application/ndjson": LineFramer,
     "application/jsonl": LineFramer,
 }
+DEFERRED_SECONDS = 24 * 3600.0  # how long the hold of an answer in the background is kept
 LARGEST_BODY_BYTES = 64 * 1024 * 1024
 
 
@@ -34,6 +37,25 @@ def decoder(encoding: str) -> Decoder | None:
     if encoding in ("gzip", "x-gzip", "deflate"):
         return zlib.decompressobj(47).decompress  # 32 + 15: gzip or zlib, by their headers
     return None
+
+
+class Answering(Protocol):
+    """What reads an answer as it passes on, and acts when it ends."""
+
+    @property
+    def over(self) -> bool:
+        """Is nothing left to be done, whatever may still pass?"""
+        ...
+
+    def feed(self, chunk: bytes) -> bytes: ...
+
+    def rest(self) -> bytes: ...
+
+    def ended(self) -> None: ...
+
+    def closed(self, *flags: str) -> None: ...
+
+    def failed(self) -> None: ...
 
 
 class Answer:
@@ -65,6 +87,11 @@ class Answer:
         self._framer = (framer or Framer)()
         self._body = bytearray()
         self._extended_at = time.monotonic()
+
+    @property
+    def over(self) -> bool:
+        """Is nothing left to be done, whatever may still pass?"""
+        return self.reservation.finished or self.reservation.deferred
 
     def feed(self, chunk: bytes) -> bytes:
         """Read a chunk; returns what the caller shall see of it."""
@@ -140,8 +167,12 @@ class Answer:
             self.reservation.settle_estimate("estimated", "unparsed", request_id=self.request_id)
 
     def _settle_whole(self, report: Report) -> None:
-        if report.usage is None and self.status >= 400:
+        if report.usage is None and (
+            self.status >= 400 or (report.failed and not report.delivered)
+        ):
             self.reservation.release()
+        elif report.usage is None and report.deferred_id:
+            self.reservation.defer(report.deferred_id, seconds=DEFERRED_SECONDS)
         elif report.usage is None:
             self.reservation.settle_estimate(
                 "estimated", *report.flags, request_id=self._request_id(report)
@@ -152,6 +183,8 @@ class Answer:
     def _settle_stream(self, report: Report, *, ended: bool, flags: tuple[str, ...] = ()) -> None:
         if report.complete and report.usage is not None:
             self._settle(report.usage, report)
+        elif report.usage is None and report.deferred_id and self.status < 400:
+            self.reservation.defer(report.deferred_id, seconds=DEFERRED_SECONDS)
         elif report.complete or (ended and not report.failed and self.status < 400):
             self.reservation.settle_estimate(
                 "estimated", *report.flags, request_id=self._request_id(report)
@@ -166,13 +199,10 @@ class Answer:
         """Input as reported, else estimated; delivered text, or what was reported if more (C38)."""
         reported = report.usage or Usage()
         estimate = self.reservation.plan.estimate
-        return Usage(
+        return replace(
+            reported,
             input_tokens=reported.input_tokens if report.input_reported else estimate.input_tokens,
             output_tokens=max(reported.output_tokens, report.delivered_tokens),
-            cache_read_tokens=reported.cache_read_tokens,
-            cache_write_tokens=reported.cache_write_tokens,
-            cache_write_1h_tokens=reported.cache_write_1h_tokens,
-            reasoning_tokens=reported.reasoning_tokens,
         )
 
     def _settle(self, usage: Usage, report: Report, *flags: str) -> None:
@@ -184,13 +214,15 @@ class Answer:
             attempt.references, self.adapter.api, report.request_id, usage.total_tokens
         )
         countable = attempt.input_tokens if attempt.counted and not attempt.references else 0
-        self.reservation.settle(
-            usage,
+        account = Account(
+            usage=usage,
             flags=(*report.flags, *flags),
             service_tier=report.service_tier,
             raw=calibration.noted(report.raw, countable),
-            request_id=self._request_id(report),
+            others=report.others,
+            reported_dollars=report.reported_dollars,
         )
+        self.reservation.settle_account(account, request_id=self._request_id(report))
 
     def _request_id(self, report: Report) -> str:
         return report.request_id or self.request_id

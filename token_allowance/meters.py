@@ -19,11 +19,12 @@ from token_allowance.limits import Attribution
 from token_allowance.plans import Attempt
 from token_allowance.providers.adapter import Adapter
 from token_allowance.providers.endpoints import Endpoint, Unmetered, host_provider, recognise
+from token_allowance.providers.forms import FORM, form
 from token_allowance.reservations import Reservation, reserve
 from token_allowance.runs import Job, Run
 
 logger = logging.getLogger("token_allowance")
-DEPLOYMENT = re.compile(r"/deployments/([^/]+)/")
+MODEL_IN_PATH = re.compile(r"/(?:deployments|models)/([^/:]+)[/:]")  # Azure's, Google's
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +83,8 @@ class Meter:
         """What the body asks for; None if it cannot be read and goes unmetered."""
         path = request.url.path
         try:
-            body = json.loads(content)
-            if not isinstance(body, dict):
-                raise ValueError("the body is no JSON object")
-            if "model" not in body and (found := DEPLOYMENT.search(path)):
+            body = _body(request.headers.get("content-type", ""), content)
+            if "model" not in body and (found := MODEL_IN_PATH.search(path)):
                 body = {**body, "model": unquote(found.group(1))}
             asked = endpoint.adapter.request(body, _counting(body))
         except (ValueError, TypeError, RecursionError) as error:
@@ -102,6 +101,7 @@ class Meter:
                 service_tier=asked.service_tier,
                 references=references(body, content),
                 counted=not conf.current().strict,
+                expected=asked.expected,
             ),
             adapter=endpoint.adapter,
             stream=asked.stream,
@@ -158,3 +158,13 @@ def _counting(body: dict[str, Any]) -> Counting:
         strict=settings.strict,
         model=model if isinstance(model, str) else "",
     )
+
+
+def _body(content_type: str, content: bytes) -> dict[str, Any]:
+    """The body of a request, JSON or a form. Raises ValueError for anything else."""
+    if content_type.lower().startswith(FORM):
+        return form(content_type, content)
+    body = json.loads(content)
+    if not isinstance(body, dict):
+        raise ValueError("the body is no JSON object")
+    return body

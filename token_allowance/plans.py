@@ -21,6 +21,7 @@ from token_allowance.runs import Run
 from token_allowance.runs import budgets as caps
 from token_allowance.usage import Usage
 
+NO_USAGE = Usage()
 DEFAULT_TIERS = frozenset({"", "default", "standard", "auto", "standard_only"})
 UNKNOWN_VERSION = -1  # of a policy that could not be read
 PEOPLE = ("tenant", "user", "session")
@@ -40,6 +41,7 @@ class Attempt:
     references: tuple[Reference, ...] = ()
     context: Context = NO_CONTEXT  # what the references stand for
     counted: bool = False  # ``input_tokens`` is a count of ours, which can be calibrated
+    expected: Usage = NO_USAGE  # searches, pictures, sound; see ModelRequest
 
     @property
     def estimate(self) -> Usage:
@@ -53,10 +55,11 @@ class Attempt:
         if longest is not None:
             each = min(each, longest)
         input_tokens = ceil(self.input_tokens * factor) + self.context.tokens
-        return Usage(
+        tokens = Usage(
             input_tokens=min(MAX_MICROS, input_tokens),
             output_tokens=min(MAX_MICROS, each * max(1, self.choices)),
         )
+        return tokens + self.expected if self.expected is not NO_USAGE else tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from uuid import UUID
 
 from django.utils import timezone
 
 from token_allowance import conf, entries, leases, policy, runs, settlements
 from token_allowance.attribution import Charge
+from token_allowance.bills import Account, settled
 from token_allowance.exceptions import (
+    AllowanceError,
     CapExceeded,
     ReservationError,
     StoreUnavailable,
@@ -21,14 +23,11 @@ from token_allowance.exceptions import (
     UnknownModel,
 )
 from token_allowance.limits import NOTHING, Amounts, Attribution
-from token_allowance.money import MAX_MICROS
 from token_allowance.plans import (
     UNKNOWN_VERSION,
     Attempt,
     Plan,
-    amounts,
     blind,
-    find_price,
     plan,
 )
 from token_allowance.pricing import cost
@@ -90,17 +89,16 @@ class Reservation:
             observe=self.plan.observe,
         )
 
-    def settle(
-        self,
-        usage: Usage,
-        *,
-        flags: Iterable[str] = (),
-        service_tier: str = "",
-        raw: Mapping[str, object] | None = None,
-        request_id: str = "",
-    ) -> None:
+    def settle(self, usage: Usage, *, request_id: str = "") -> None:
         """Charge what was used, all of it, even above the reservation."""
-        self._finish(lambda: self._charged(usage, flags, service_tier, raw), request_id)
+        self.settle_account(Account(usage=usage), request_id=request_id)
+
+    def settle_account(self, account: Account, *, request_id: str = "") -> None:
+        """The same with all that the answer said of itself."""
+        self._finish(
+            lambda: settled(account, self.plan.attempt, self.plan.prices, self.created_at),
+            request_id,
+        )
 
     def settle_estimate(self, *flags: str, request_id: str = "") -> None:
         """Charge what was reserved: nothing better is known."""
@@ -111,32 +109,18 @@ class Reservation:
         final = entries.ended("released", flags, Usage(), None, NOTHING, None)
         self._finish(lambda: (NOTHING, final))
 
+    def defer(self, deferred_id: str, *, seconds: float) -> None:
+        """Keep the hold for an answer that comes later. Charged at once if it cannot be kept."""
+        try:
+            self.extend(seconds=seconds, deferred_id=deferred_id)
+        except AllowanceError:
+            logger.exception("token_allowance: %s cannot wait for its answer", self.id)
+            self.settle_estimate("uncertain")
+
     def leave(self) -> None:
         """End a repeated call that is over: nothing is charged again."""
         if self._ends_now():
             self._return_to_runs(NOTHING)
-
-    def _charged(
-        self,
-        usage: Usage,
-        flags: Iterable[str],
-        service_tier: str,
-        raw: Mapping[str, object] | None,
-    ) -> tuple[Amounts, Row]:
-        attempt = self.plan.attempt
-        tier = service_tier or attempt.service_tier
-        price = find_price(attempt, self.plan.prices, usage, tier, self.created_at)
-        priced = cost(usage, price) if price else None
-        noted = set(flags)
-        if usage.cache_read_tokens + usage.cache_write_tokens > usage.input_tokens:
-            noted.add("anomaly")
-        if price is None or price.source == "fallback":
-            noted.add("unpriced")
-        if priced and priced.micros > MAX_MICROS:
-            noted.add("anomaly")
-        actual = amounts(usage, priced)
-        final = entries.ended("settled", noted, usage, price, actual, priced)
-        return actual, final | {"raw_usage": dict(raw or {}) or None}
 
     def _estimated(self, flags: Iterable[str]) -> tuple[Amounts, Row]:
         plan = self.plan

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from uuid import UUID
 
 from django.db import DataError, IntegrityError, ProgrammingError
 
 from token_allowance import conf, entries
+from token_allowance.bills import Account, settled, stored_prices
 from token_allowance.exceptions import ReservationError, StoreUnavailable
-from token_allowance.plans import amounts
-from token_allowance.pricing import ModelPrice, cost
-from token_allowance.stores.base import Outcome, Settlement, Store
+from token_allowance.limits import NOTHING, Amounts
+from token_allowance.plans import Attempt
+from token_allowance.stores.base import Outcome, Row, Settlement, Store
 from token_allowance.usage import Usage
 
 logger = logging.getLogger("token_allowance")
@@ -74,8 +77,35 @@ def settle_deferred(deferred_id: str, usage: Usage) -> Outcome:
     row = store.find(deferred_id=deferred_id)
     if row is None:
         raise ReservationError(f"No call was deferred under {deferred_id!r}.")
-    price = ModelPrice.from_dict(row["price"]) if row["price"] else None
-    priced = cost(usage, price) if price else None
-    actual = amounts(usage, priced)
-    final = row | entries.ended("settled", (), usage, price, actual, priced)
-    return store.settle(Settlement(id=UUID(row["id"]), actual=actual, row=final))
+    return settle_row(store, row, Account(usage=usage))
+
+
+def settle_row(store: Store, row: Row, account: Account) -> Outcome:
+    """Settle a call that some process has reserved, by its ledger row."""
+    attempt = Attempt(
+        provider=row["provider"],
+        model=row["requested_model"],
+        input_tokens=0,
+        service_tier=(row["price"] or {}).get("service_tier", ""),
+    )
+    account = replace(account, service_tier="")  # the prices kept are those of one tier
+    prices = stored_prices(row, attempt.provider)
+    at = dt.datetime.fromisoformat(row["created_at"])
+    actual, final = settled(account, attempt, prices, at)
+    final["flags"] = sorted({*row["flags"], *final["flags"]})
+    return store.settle(Settlement(id=UUID(row["id"]), actual=actual, row=row | final))
+
+
+def charge_row(store: Store, row: Row, *flags: str) -> Outcome:
+    """Charge what such a call holds: nothing better is known."""
+    held = Amounts(row["reserved_micros"], row["reserved_tokens"])
+    used = Usage(output_tokens=held.tokens)
+    final = entries.ended("settled", {*row["flags"], *flags}, used, None, held, None)
+    final |= {"flags": sorted(final["flags"]), "price": row["price"]}
+    return store.settle(Settlement(id=UUID(row["id"]), actual=held, row=row | final))
+
+
+def release_row(store: Store, row: Row) -> Outcome:
+    """Give back what such a call holds: nothing came of it."""
+    final = entries.ended("released", (), Usage(), None, NOTHING, None)
+    return store.settle(Settlement(id=UUID(row["id"]), actual=NOTHING, row=row | final))

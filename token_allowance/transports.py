@@ -13,12 +13,16 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
-from token_allowance import threads
-from token_allowance.answers import Answer
+from token_allowance import retrievals, threads
+from token_allowance.answers import Answer, Answering
 from token_allowance.attribution import Charge
 from token_allowance.exceptions import AllowanceError
 from token_allowance.meters import Meter, ModelCall
+from token_allowance.outgoing import prepared, readable
+from token_allowance.providers.endpoints import Retrieval, retrieval
 from token_allowance.reservations import Reservation
+from token_allowance.retrievals import Fetched
+from token_allowance.stores.base import Row
 
 STAINLESS = "x-stainless-lang"  # SDKs that wrap and retry whatever a transport raises
 NEVER_SENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError")
@@ -69,11 +73,9 @@ def _refused_response(hx: ModuleType) -> Any:
     return refused
 
 
-def _sync_transport(hx: ModuleType) -> Any:
-    refused = _refused_response(hx)
-
+def _sync_stream(hx: ModuleType) -> Any:
     class MeteredStream(hx.SyncByteStream):  # type: ignore[name-defined,misc]
-        def __init__(self, inner: Any, answer: Answer) -> None:
+        def __init__(self, inner: Any, answer: Answering) -> None:
             self.inner = inner
             self.answer = answer
 
@@ -96,12 +98,18 @@ def _sync_transport(hx: ModuleType) -> Any:
             try:
                 self.inner.close()
             finally:
-                if not self.answer.reservation.finished:
+                if not self.answer.over:
                     threads.call(self.answer.closed)
 
         def __del__(self) -> None:
-            if not self.answer.reservation.finished:
+            if not self.answer.over:
                 threads.later(_abandoned(self.answer, getattr(self.inner, "close", None)))
+
+    return MeteredStream
+
+
+def _sync_transport(hx: ModuleType) -> Any:
+    refused, stream = _refused_response(hx), _sync_stream(hx)
 
     class MeteredTransport(hx.BaseTransport):  # type: ignore[name-defined,misc]
         def __init__(self, inner: Any, meter: Meter) -> None:
@@ -115,17 +123,17 @@ def _sync_transport(hx: ModuleType) -> Any:
                 content = request.read() if endpoint else b""
                 call = self.meter.model_call(endpoint, request, content) if endpoint else None
                 if call is None:
-                    return self.inner.handle_request(request)
+                    return _free(self.inner, request, stream)
                 reservation = threads.call(self.meter.reserve, call, charge, charge.attribution())
             except AllowanceError as error:
                 return refused(request, error)
             try:
-                response = self.inner.handle_request(_prepared(hx, request, call))
+                response = self.inner.handle_request(prepared(hx, request, call))
             except BaseException as error:
                 threads.call(_unanswered, reservation, error)
                 raise
             answer = _answer(reservation, call, response)
-            response.stream = MeteredStream(response.stream, answer)
+            response.stream = stream(response.stream, answer)
             return response
 
         def close(self) -> None:
@@ -134,11 +142,9 @@ def _sync_transport(hx: ModuleType) -> Any:
     return MeteredTransport
 
 
-def _async_transport(hx: ModuleType) -> Any:
-    refused = _refused_response(hx)
-
+def _async_stream(hx: ModuleType) -> Any:
     class MeteredStream(hx.AsyncByteStream):  # type: ignore[name-defined,misc]
-        def __init__(self, inner: Any, answer: Answer) -> None:
+        def __init__(self, inner: Any, answer: Answering) -> None:
             self.inner = inner
             self.answer = answer
 
@@ -162,12 +168,18 @@ def _async_transport(hx: ModuleType) -> Any:
             try:
                 await self.inner.aclose()
             finally:
-                if not self.answer.reservation.finished:
+                if not self.answer.over:
                     await threads.acall(self.answer.closed)
 
         def __del__(self) -> None:
-            if not self.answer.reservation.finished:
+            if not self.answer.over:
                 threads.later(_abandoned(self.answer, None))
+
+    return MeteredStream
+
+
+def _async_transport(hx: ModuleType) -> Any:
+    refused, stream = _refused_response(hx), _async_stream(hx)
 
     class MeteredTransport(hx.AsyncBaseTransport):  # type: ignore[name-defined,misc]
         def __init__(self, inner: Any, meter: Meter) -> None:
@@ -181,17 +193,17 @@ def _async_transport(hx: ModuleType) -> Any:
                 content = await request.aread() if endpoint else b""
                 call = self.meter.model_call(endpoint, request, content) if endpoint else None
                 if call is None:
-                    return await self.inner.handle_async_request(request)
+                    return await _afree(self.inner, request, stream)
                 reservation = await self._reserve(call, charge)
             except AllowanceError as error:
                 return refused(request, error)
             try:
-                response = await self.inner.handle_async_request(_prepared(hx, request, call))
+                response = await self.inner.handle_async_request(prepared(hx, request, call))
             except BaseException as error:
                 await threads.acall(_unanswered, reservation, error)
                 raise
             answer = _answer(reservation, call, response)
-            response.stream = MeteredStream(response.stream, answer)
+            response.stream = stream(response.stream, answer)
             return response
 
         async def _reserve(self, call: ModelCall, charge: Charge) -> Reservation:
@@ -210,7 +222,7 @@ def _async_transport(hx: ModuleType) -> Any:
 class _abandoned:
     """A stream that was dropped without being closed: free the connection, then settle."""
 
-    answer: Answer
+    answer: Answering
     close: Any
 
     def __call__(self) -> None:
@@ -234,33 +246,34 @@ def _answer(reservation: Reservation, call: ModelCall, response: Any) -> Answer:
     return answer
 
 
+def _free(inner: Any, request: Any, stream: Any) -> Any:
+    """Send what is no model call; an answer that was deferred is read as it passes."""
+    found = retrieval(request.method, request.url.path)
+    row = threads.call(retrievals.deferred, found) if found else None
+    if found is None or row is None:
+        return inner.handle_request(request)
+    response = inner.handle_request(readable(request))
+    response.stream = stream(response.stream, _fetched(row, found, response))
+    return response
+
+
+async def _afree(inner: Any, request: Any, stream: Any) -> Any:
+    found = retrieval(request.method, request.url.path)
+    row = await threads.acall(retrievals.deferred, found) if found else None
+    if found is None or row is None:
+        return await inner.handle_async_request(request)
+    response = await inner.handle_async_request(readable(request))
+    response.stream = stream(response.stream, _fetched(row, found, response))
+    return response
+
+
+def _fetched(row: Row, found: Retrieval, response: Any) -> Fetched:
+    return Fetched(row, found.adapter, response.status_code, response.headers)
+
+
 def _unanswered(reservation: Reservation, error: BaseException) -> None:
     """No response: released if it surely never left, else the outcome is unknown (sdk 2f)."""
     if type(error).__name__ in NEVER_SENT:
         reservation.release()
     else:
         reservation.settle_estimate("uncertain")
-
-
-def _prepared(hx: ModuleType, request: Any, call: ModelCall) -> Any:
-    """The request to send: with usage asked for, and in an encoding that we can read.
-
-    A signed request is left alone: Bedrock's signature covers the body and every header.
-    """
-    if request.headers.get("authorization", "").startswith("AWS4-"):
-        return request
-    request.headers["accept-encoding"] = "identity" if call.stream else "gzip, deflate"
-    if call.body is None:
-        return request
-    kept = [
-        (name, value)
-        for name, value in request.headers.raw
-        if name.lower() not in (b"content-length", b"transfer-encoding")
-    ]
-    return hx.Request(
-        request.method,
-        request.url,
-        headers=kept,
-        content=call.body,
-        extensions=request.extensions,
-    )

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
 from token_allowance.providers.adapter import Adapter
 from token_allowance.providers.anthropic import Messages
+from token_allowance.providers.audio import Speech, Transcriptions
+from token_allowance.providers.embeddings import Embeddings
+from token_allowance.providers.gemini import GenerateContent
+from token_allowance.providers.images import Images
 from token_allowance.providers.ollama import Ollama
-from token_allowance.providers.openai import ChatCompletions
+from token_allowance.providers.openai import ChatCompletions, Completions
+from token_allowance.providers.responses import Responses
 
 # Providers by host, named as in genai-prices. A key that begins with a dot stands for every host
 # under that domain.
 KNOWN_HOSTS: Final[Mapping[str, str]] = MappingProxyType(
     {
+        "aiplatform.googleapis.com": "google",
         "api.anthropic.com": "anthropic",
         "api.arcee.ai": "arcee",
         "api.avian.io": "avian",
@@ -70,8 +77,27 @@ _CHAT: Final = {name: ChatCompletions(name) for name in ("openai", "anthropic", 
 _OTHER_CHAT: Final = ChatCompletions("default")
 _MISTRAL_CHAT: Final = ChatCompletions("default", tells_usage_unasked=True)
 _MESSAGES: Final = Messages()
+_RESPONSES: Final = Responses()
+_GENERATE: Final = GenerateContent()
+_STREAM_GENERATE: Final = GenerateContent(streams=True)
+
 _OLLAMA: Final = Ollama()
 _OLLAMA_EMBED: Final = Ollama(embeds=True)
+
+# By the end of the path, for every provider in OpenAI's shape.
+_BY_PATH: Final[Mapping[str, Callable[[str], Adapter]]] = MappingProxyType(
+    {
+        "/completions": Completions,
+        "/responses": Responses,
+        "/embeddings": Embeddings,
+        "/images/generations": Images,
+        "/images/edits": Images,
+        "/images/variations": Images,
+        "/audio/transcriptions": Transcriptions,
+        "/audio/translations": Transcriptions,
+        "/audio/speech": Speech,
+    }
+)
 
 # POSTs that run no model. Whole segments at the end of the path; a star is any one segment.
 _FREE_PATHS: Final = (
@@ -101,6 +127,9 @@ _FREE: Final = re.compile(
     "/(?:" + "|".join(re.escape(path).replace(r"\*", "[^/]*") for path in _FREE_PATHS) + r")\Z"
 )
 _MODEL_CALL_AT_MISTRAL: Final = re.compile(r"/(?:conversations|moderations)(?:/|\Z)")
+_MODEL_IN_PATH: Final = re.compile(r"/models/[^/:]+:(generateContent|streamGenerateContent)\Z")
+_REGION: Final = re.compile(r"\A[a-z0-9-]+-(?=aiplatform\.googleapis\.com\Z)")
+_RETRIEVAL: Final = re.compile(r"/responses/(?P<id>[^/]{1,200})(?P<cancel>/cancel)?\Z")
 _FREE_AT_OLLAMA: Final = re.compile(r"/api/(?:show|pull|push|create|copy|blobs/[^/]+)\Z")
 
 
@@ -146,12 +175,41 @@ def recognise(method: str, host: str, path: str, provider: str = "") -> Endpoint
         return Endpoint(_OLLAMA_EMBED, provider or "ollama")
     if provider == "ollama" and _FREE_AT_OLLAMA.search(path):
         return Unmetered.FREE
+    if found := _MODEL_IN_PATH.search(path):
+        return Endpoint(
+            _STREAM_GENERATE if found[1] == "streamGenerateContent" else _GENERATE, provider
+        )
+    kind = next((kind for end, kind in _BY_PATH.items() if path.endswith(end)), None)
+    if kind is not None:
+        return Endpoint(_adapter(kind, _FAMILIES.get(provider, "default")), provider)
     return Unmetered.UNSUPPORTED
+
+
+@lru_cache(maxsize=64)
+def _adapter(kind: Callable[[str], Adapter], family: str) -> Adapter:
+    return kind(family)
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieval:
+    """A look at an answer that is made in the background, or the end of its making."""
+
+    adapter: Adapter
+    deferred_id: str
+
+
+def retrieval(method: str, path: str) -> Retrieval | None:
+    """What a free request fetches, if it may be an answer that was deferred."""
+    found = _RETRIEVAL.search(path.partition("?")[0].rstrip("/"))
+    if found is None or method.upper() != ("POST" if found["cancel"] else "GET"):
+        return None
+    return Retrieval(_RESPONSES, found["id"])
 
 
 def host_provider(host: str) -> str:
     """The provider that a host name tells, ``""`` if it is not known. A port is ignored."""
     name = host.lower().partition(":")[0].rstrip(".")
+    name = _REGION.sub("", name)
     if name in KNOWN_HOSTS:
         return KNOWN_HOSTS[name]
     while "." in name:
