@@ -370,7 +370,8 @@ def test_a_request_counts_system_messages_and_tools() -> None:
     }
     body = {"model": "claude", "max_tokens": 400, "stream": True, "service_tier": "auto", **parts}
     request = MESSAGES.request(body)
-    assert request.input_tokens == sum(message_tokens(part, "anthropic") for part in parts.values())
+    sent = sum(message_tokens(part, "anthropic") for part in parts.values())
+    assert request.input_tokens == sent + 500  # a request with tools has a prompt of Anthropic's
     assert (request.model, request.max_output_tokens, request.choices) == ("claude", 400, 1)
     assert (request.stream, request.service_tier, request.usage_requested) == (True, "auto", True)
 

@@ -22,6 +22,7 @@ from token_allowance.usage import Usage
 
 FAST = "fast"  # the speed, which has prices of its own
 _INPUT_FIELDS = ("system", "messages", "tools", "output_config", "output_format")
+_TOOL_PROMPT_TOKENS = 500  # what Anthropic adds of its own to a request with tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ class Messages(Unasked):
         stream = body.get("stream") is True
         return ModelRequest(
             model=model,
-            input_tokens=sum(
+            input_tokens=(_TOOL_PROMPT_TOKENS if body.get("tools") else 0)
+            + sum(
                 message_tokens(body[name], self.family, counting)
                 for name in _INPUT_FIELDS
                 if body.get(name)
