@@ -10,7 +10,7 @@ import pytest
 from django.db import connections
 
 from project.provider import Reply
-from tests.metering import ASK, ESTIMATE, Lab, create
+from tests.metering import ASK, ESTIMATE, GPT, Lab, create
 from token_allowance import contexts
 from token_allowance.contexts import Context
 from token_allowance.estimate.references import Kind, Reference, references
@@ -91,6 +91,27 @@ def test_case_c45_of_two_small_calls_on_a_large_context_one_is_admitted(lab, con
     assert admitted.reserved_tokens >= 100_100
     assert admitted.flags == []
     assert lab.requests() == 2
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("remembered", [True, False])
+def test_case_c45_a_response_that_goes_on_reserves_what_it_goes_on_from(lab, stream, remembered):
+    lab.provider.script(default=Reply(input_tokens=100_000, output_tokens=7, text="a"))
+    fixed = {"model": GPT, "input": "and then? " * 30, "max_output_tokens": 100, "stream": stream}
+    with lab.client("openai") as client:
+        first = client.responses.create(**fixed)
+        first_id = (
+            [e.response.id for e in first if hasattr(e, "response")][-1] if stream else first.id
+        )
+        if not remembered:
+            contexts.memory.clear()
+        second = client.responses.create(**fixed, previous_response_id=first_id)
+        assert not stream or list(second)
+    before, after = lab.rows(2)
+    assert before.provider_request_id == first_id
+    assert after.reserved_tokens - before.reserved_tokens == 100_007
+    assert after.flags == []
 
 
 @pytest.mark.django_db(transaction=True)
