@@ -53,5 +53,5 @@ DATABASES["sqlite"] = {
         "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
         "timeout": 5,
     },
-    "TEST": {"NAME": str(FOLDER / "test_sqlite3")},
+    "TEST": {"NAME": str(FOLDER / "test_sqlite3"), "DEPENDENCIES": []},
 }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 
@@ -141,6 +143,29 @@ def test_a_coroutine_function():
     assert inspect.iscoroutinefunction(ask)
     assert asyncio.run(ask("acme")) == "acme///"
     assert async_to_sync(ask)("acme") == "acme///"
+
+
+def test_partials_and_objects_that_are_called_like_coroutines_and_generators():
+    class Asked:
+        async def __call__(self, t: str) -> str:
+            await asyncio.sleep(0)
+            return who()
+
+    class Listed:
+        def __call__(self, t: str) -> Iterator[str]:
+            yield who()
+            yield who()
+
+    async def ask(t: str, much: int) -> str:
+        return who()
+
+    charged = allowance.charge_to(tenant=lambda t: t)
+    for asked in (Asked(), functools.partial(ask, much=3), functools.partial(Asked())):
+        assert inspect.iscoroutinefunction(charged(asked))
+        assert asyncio.run(charged(asked)("acme")) == "acme///"
+    for listed in (Listed(), functools.partial(Listed())):
+        seen = [(value, who()) for value in charged(listed)("acme")]
+        assert seen == [("acme///", "///")] * 2
 
 
 def test_a_generator_is_charged_in_each_step_and_its_consumer_is_not():

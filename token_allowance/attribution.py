@@ -189,8 +189,18 @@ def _called(value: Any, given: dict[str, Any]) -> Any:
     return value(**{name: given[name] for name in wanted if name in given})
 
 
+def _body(function: Any) -> Any:
+    """What runs when it is called: the function in a partial, the ``__call__`` of an object."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.isroutine(function) or inspect.isclass(function):
+        return function
+    return type(function).__call__
+
+
 def _wrapper(function: Callable[..., Any], charge: Callable[..., Charge]) -> Callable[..., Any]:
-    if iscoroutinefunction(function):
+    body = _body(function)
+    if iscoroutinefunction(function) or iscoroutinefunction(body):
 
         @functools.wraps(function)
         async def run_coroutine(*args: Any, **kwargs: Any) -> Any:
@@ -198,14 +208,14 @@ def _wrapper(function: Callable[..., Any], charge: Callable[..., Charge]) -> Cal
                 return await function(*args, **kwargs)
 
         return run_coroutine
-    if inspect.isasyncgenfunction(function):
+    if inspect.isasyncgenfunction(body):
 
         @functools.wraps(function)
         def run_async_generator(*args: Any, **kwargs: Any) -> Any:
             return async_steps(function(*args, **kwargs), charge(args, kwargs))
 
         return run_async_generator
-    if inspect.isgeneratorfunction(function):
+    if inspect.isgeneratorfunction(body):
 
         @functools.wraps(function)
         def run_generator(*args: Any, **kwargs: Any) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from token_allowance import settlements, threads
+from token_allowance import conf, settlements, threads
 from token_allowance.attribution import Charge, charge_to
 from token_allowance.exceptions import ReservationError
 from token_allowance.limits import checked_identifier
@@ -99,11 +99,19 @@ class call:
         threads.call(lambda: self.reservation.settle_estimate("uncertain"))
 
     def defer(self, deferred_id: str, *, hours: float = 24) -> None:
-        """The answer comes later: keep the hold, for settle_deferred(deferred_id, usage)."""
+        """The answer comes later: keep the hold, for settle_deferred(deferred_id, usage).
+
+        Raises ReservationError if the id stands for another call already.
+        """
         self._check_open()
         name = checked_identifier("deferred_id", deferred_id)
-        seconds = hours * HOUR_SECONDS
-        threads.call(lambda: self.reservation.extend(seconds=seconds, deferred_id=name))
+        threads.call(self._defer, name, hours * HOUR_SECONDS)
+
+    def _defer(self, name: str, seconds: float) -> None:
+        known = conf.store().find(deferred_id=name)
+        if known is not None and known["id"] != str(self.reservation.id):
+            raise ReservationError(f"{name!r} already stands for another call that was deferred.")
+        self.reservation.extend(seconds=seconds, deferred_id=name)
 
     def _check_open(self) -> None:
         if self.reservation.finished or self._left:

@@ -76,9 +76,10 @@ def scope(connection: BaseDatabaseWrapper, budget: Budget) -> tuple[str, list[An
 
 
 def _inside(connection: BaseDatabaseWrapper, path: str) -> tuple[str, list[Any]]:
-    """The rows of a run and of the runs inside it, by the prefix search that an index serves."""
-    operator, rest = ("GLOB", "*") if connection.vendor == "sqlite" else ("LIKE", "%")
-    return f"{RUN} <> '' AND {RUN} {operator} %s", [path + rest]
+    """The rows of a run and of the runs inside it, in words that the index on them understands."""
+    least, most = ("~>=~", "~<~") if connection.vendor == "postgresql" else (">=", "<")
+    after = path[:-1] + chr(ord("/") + 1)
+    return f"NOT ({RUN} = '') AND {RUN} {least} %s AND {RUN} {most} %s", [path, after]
 
 
 def sums(cursor: Any, connection: BaseDatabaseWrapper, budget: Budget) -> tuple[int, int]:
