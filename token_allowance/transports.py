@@ -123,7 +123,7 @@ def _sync_transport(hx: ModuleType) -> Any:
                 content = request.read() if endpoint else b""
                 call = self.meter.model_call(endpoint, request, content) if endpoint else None
                 if call is None:
-                    return _free(self.inner, request, stream)
+                    return _free(hx, self.inner, request, stream)
                 reservation = threads.call(self.meter.reserve, call, charge, charge.attribution())
             except AllowanceError as error:
                 return refused(request, error)
@@ -133,8 +133,7 @@ def _sync_transport(hx: ModuleType) -> Any:
                 threads.call(_unanswered, reservation, error)
                 raise
             answer = _answer(reservation, call, response)
-            response.stream = stream(response.stream, answer)
-            return response
+            return _through(hx, response, stream(response.stream, answer))
 
         def close(self) -> None:
             self.inner.close()
@@ -193,7 +192,7 @@ def _async_transport(hx: ModuleType) -> Any:
                 content = await request.aread() if endpoint else b""
                 call = self.meter.model_call(endpoint, request, content) if endpoint else None
                 if call is None:
-                    return await _afree(self.inner, request, stream)
+                    return await _afree(hx, self.inner, request, stream)
                 reservation = await self._reserve(call, charge)
             except AllowanceError as error:
                 return refused(request, error)
@@ -203,8 +202,7 @@ def _async_transport(hx: ModuleType) -> Any:
                 await threads.acall(_unanswered, reservation, error)
                 raise
             answer = _answer(reservation, call, response)
-            response.stream = stream(response.stream, answer)
-            return response
+            return _through(hx, response, stream(response.stream, answer))
 
         async def _reserve(self, call: ModelCall, charge: Charge) -> Reservation:
             attribution = await charge.aattribution()
@@ -246,25 +244,36 @@ def _answer(reservation: Reservation, call: ModelCall, response: Any) -> Answer:
     return answer
 
 
-def _free(inner: Any, request: Any, stream: Any) -> Any:
+def _free(hx: ModuleType, inner: Any, request: Any, stream: Any) -> Any:
     """Send what is no model call; an answer that was deferred is read as it passes."""
     found = retrieval(request.method, request.url.path)
     row = threads.call(retrievals.deferred, found) if found else None
     if found is None or row is None:
         return inner.handle_request(request)
     response = inner.handle_request(readable(request))
-    response.stream = stream(response.stream, _fetched(row, found, response))
-    return response
+    return _through(hx, response, stream(response.stream, _fetched(row, found, response)))
 
 
-async def _afree(inner: Any, request: Any, stream: Any) -> Any:
+async def _afree(hx: ModuleType, inner: Any, request: Any, stream: Any) -> Any:
     found = retrieval(request.method, request.url.path)
     row = await threads.acall(retrievals.deferred, found) if found else None
     if found is None or row is None:
         return await inner.handle_async_request(request)
     response = await inner.handle_async_request(readable(request))
-    response.stream = stream(response.stream, _fetched(row, found, response))
-    return response
+    return _through(hx, response, stream(response.stream, _fetched(row, found, response)))
+
+
+def _through(hx: ModuleType, response: Any, stream: Any) -> Any:
+    """The response with its body passing through ``stream``, even if a mock has read it already."""
+    if not response.is_closed:
+        response.stream = stream
+        return response
+    return hx.Response(
+        response.status_code,
+        headers=response.headers,
+        stream=stream,
+        extensions=response.extensions,
+    )
 
 
 def _fetched(row: Row, found: Retrieval, response: Any) -> Fetched:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-from project.provider import http
+from project.provider import http, responses
 from project.provider.answer import compose, spans
 from project.provider.connection import Connection
 from project.provider.event import Event, Kind, compact
@@ -18,7 +18,10 @@ from project.provider.shapes import shape_of
 
 
 class Exchange:
-    """`run` makes ids unique. The log learns an outcome before the client can see it."""
+    """`run` makes ids unique, `background` keeps what later looks at an answer will see.
+
+    The log learns an outcome before the client can see it.
+    """
 
     def __init__(
         self,
@@ -29,9 +32,11 @@ class Exchange:
         entry: Entry,
         log: Log,
         run: str,
+        background: dict[str, list[dict[str, Any]]],
     ) -> None:
         self.connection, self.request, self.reply = connection, request, reply
         self.prompt, self.entry, self.log, self.id = prompt, entry, log, run
+        self.background = background
         self.shape = shape_of(request.api)
         self._usage: dict[str, Any] | None = None
         self.streams = request.stream and reply.status < 400
@@ -86,6 +91,9 @@ class Exchange:
             return compact(self.shape.error(reply.status, message, self.id))
         answer = compose(self.request, reply, self.prompt, self.id)
         document = self.shape.document(self.request, reply, answer, self.id)
+        if self.request.api == "responses" and document["background"]:
+            done = responses.finished(self.request, reply, answer, self.id)
+            self.background[document["id"]] = [document, done]
         self.entry.usage = self.shape.usage(reply, answer.counts)
         return compact(document)
 

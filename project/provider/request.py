@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Api = Literal["openai", "anthropic", "ollama"]
+Api = Literal["openai", "anthropic", "ollama", "responses", "embeddings"]
 
 
 class BadRequest(Exception):
@@ -39,6 +39,10 @@ def api_of(path: str) -> Api | None:
         return "openai"
     if path.endswith("/v1/messages"):
         return "anthropic"
+    if path.endswith("/v1/responses"):
+        return "responses"
+    if path.endswith("/v1/embeddings"):
+        return "embeddings"
     if path.endswith(("/api/chat", "/api/generate")):
         return "ollama"
     return None
@@ -54,6 +58,8 @@ def parse(api: Api, path: str, raw: bytes) -> ModelRequest:
         raise BadRequest("the body must be an object")
     if path.endswith("/api/generate"):
         body = {**body, "messages": [{"role": "user", "content": body.get("prompt", "")}]}
+    if api in ("responses", "embeddings"):
+        body = {**body, "messages": _messages(body.get("input"), each=api == "embeddings")}
     model, messages = body.get("model"), body.get("messages")
     if not isinstance(model, str) or not model:
         raise BadRequest("model: field required")
@@ -76,6 +82,18 @@ def parse(api: Api, path: str, raw: bytes) -> ModelRequest:
     )
 
 
+def _messages(given: Any, *, each: bool) -> list[dict[str, Any]]:
+    """The input as messages: one, unless it is a list of them or each of its items is one."""
+    if isinstance(given, str):
+        given = [given]
+    items = given if isinstance(given, list) else []
+    if not each and all(isinstance(item, dict) for item in items):
+        return items
+    if items and all(isinstance(item, int) for item in items):
+        items = [items]
+    return [{"role": "user", "content": item} for item in items]
+
+
 def _max_output_tokens(api: Api, body: dict[str, Any]) -> int | None:
     if api == "anthropic":
         maximum = _positive(body, "max_tokens")
@@ -86,7 +104,8 @@ def _max_output_tokens(api: Api, body: dict[str, Any]) -> int | None:
         options = body.get("options")
         number = options.get("num_predict") if isinstance(options, dict) else None
         return number if isinstance(number, int) and number > 0 else None
-    given = [_positive(body, name) for name in ("max_completion_tokens", "max_tokens")]
+    names = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+    given = [_positive(body, name) for name in names]
     return min((value for value in given if value is not None), default=None)
 
 
@@ -105,7 +124,7 @@ def _tools(api: Api, body: dict[str, Any]) -> tuple[str, ...]:
         return ()
     names: list[str] = []
     for tool in body.get("tools") or ():
-        named = tool if api == "anthropic" else tool.get("function")
+        named = tool if api in ("anthropic", "responses") else tool.get("function")
         if isinstance(named, dict) and isinstance(named.get("name"), str):
             names.append(named["name"])
     return tuple(names)

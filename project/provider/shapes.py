@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from types import MappingProxyType, ModuleType
 
-from project.provider import anthropic, ollama, openai
+from project.provider import anthropic, embeddings, ollama, openai, responses
 
-SHAPES = MappingProxyType({"openai": openai, "anthropic": anthropic, "ollama": ollama})
+SHAPES = MappingProxyType(
+    {
+        "openai": openai,
+        "anthropic": anthropic,
+        "ollama": ollama,
+        "responses": responses,
+        "embeddings": embeddings,
+    }
+)
 
 
 def shape_of(api: str) -> ModuleType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from secrets import token_hex
 from typing import Any
 
@@ -16,6 +17,7 @@ from project.provider.request import Api, BadRequest, ModelRequest, api_of, pars
 from project.provider.script import Chooser, Reply, Script
 from project.provider.shapes import shape_of
 
+BACKGROUND = re.compile(r"/v1/responses/(?P<id>[^/]+)(?P<cancel>/cancel)?")
 JSON = {"content-type": "application/json"}
 
 
@@ -27,6 +29,7 @@ class Site:
         self.log = Log()
         self.script = Script()
         self._prompts = PromptCache()
+        self._background: dict[str, list[dict[str, Any]]] = {}
         self._run = token_hex(4)
 
     def reset(self) -> None:
@@ -34,6 +37,7 @@ class Site:
         self.script.set()
         self.log.clear()
         self._prompts.clear()
+        self._background.clear()
 
     def receive(self, connection: Connection, head: http.Head, body: bytes) -> None:
         api = api_of(head.path) if head.method == "POST" else None
@@ -78,7 +82,7 @@ class Site:
     ) -> Exchange:
         prompt = self._prompts.read(request)
         run = self._id(entry)
-        return Exchange(connection, request, reply, prompt, entry, self.log, run)
+        return Exchange(connection, request, reply, prompt, entry, self.log, run, self._background)
 
     def _id(self, entry: Entry) -> str:
         return f"{self._run}{entry.number:06d}"
@@ -89,9 +93,20 @@ class Site:
             return 200, shape.models()
         if head.method == "GET" and head.path.startswith("/v1/models/"):
             return 200, shape.model(head.path.removeprefix("/v1/models/"))
+        if found := BACKGROUND.fullmatch(head.path):
+            return self._look(head.method, found["id"], bool(found["cancel"]))
         if head.method == "POST" and head.path == "/v1/messages/count_tokens":
             return self._count_tokens(body)
         return 404, shape.error(404, "no such endpoint", self._run)
+
+    def _look(self, method: str, id: str, cancel: bool) -> tuple[int, Any]:
+        """The first look at an answer in the background finds it waiting, the next one done."""
+        kept = self._background.get(id)
+        if kept is None or method != ("POST" if cancel else "GET"):
+            return 404, openai.error(404, "no such response", self._run)
+        if cancel and kept[0]["status"] == "queued":
+            kept[:] = [{**kept[0], "status": "cancelled"}]
+        return 200, kept.pop(0) if len(kept) > 1 else kept[0]
 
     def _count_tokens(self, body: bytes) -> tuple[int, Any]:
         try:
