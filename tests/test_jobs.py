@@ -19,19 +19,16 @@ from celery import Celery
 from celery.app.trace import trace_task
 from django.conf import LazySettings
 from django.core import signing
-from django.db import connections
 from django.test import override_settings
 from django.utils import timezone
 
 from tests.stores import ALIASES, configured, own_pool
-from token_allowance import allowance, conf, jobs, limits, tasks
+from token_allowance import allowance, conf, jobs, tasks
 from token_allowance.attribution import NOBODY, charge_to, current
 from token_allowance.exceptions import CapExceeded
-from token_allowance.limits import Unit
 from token_allowance.models import Counter, Price, Reservation
 from token_allowance.prices import bundled
 from token_allowance.problems import headers as problem_headers
-from token_allowance.stores import ledger
 from token_allowance.stores.database import DatabaseStore
 from token_allowance.stores.memory import MemoryStore
 
@@ -356,20 +353,6 @@ def test_publishing_waits_for_a_call_that_is_being_reserved(alias: str, monkeypa
         go_on.set()
         assert spent.result() == 1
         assert attempt(published.result()) == 0
-
-
-def test_an_index_finds_the_rows_of_a_run(alias: str):
-    if alias_is_memory():
-        return
-    connection = connections[alias]
-    where, values = ledger.scope(connection, limits.cap_budget("a/b/", Unit.CALLS, 1, since=0))
-    explain = "EXPLAIN" if alias == "default" else "EXPLAIN QUERY PLAN"
-    with connection.cursor() as cursor:
-        if alias == "default":
-            cursor.execute("SET enable_seqscan = off")
-        cursor.execute(f"{explain} SELECT count(*) FROM {ledger.TABLE} WHERE {where}", values)
-        plan = " ".join(str(row) for row in cursor.fetchall())
-    assert "allowance_ledger_run" in plan
 
 
 # The recurring work

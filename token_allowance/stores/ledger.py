@@ -29,6 +29,8 @@ HELD = {
     Unit.TOKENS: "coalesce(sum(reserved_tokens), 0)",
     Unit.CALLS: "count(*)",
 }
+# The condition of a partial index; SQLite uses one only where a query has it word for word.
+NOT_EMPTY = "NOT (\"{}\" = '')"
 FINAL = "state IN ('settled', 'expired') AND settled_at IS NOT NULL"
 MOMENTS = ("created_at", "settled_at", "expires_at")
 DOCUMENTS = ("flags", "usage", "raw_usage", "price", "holds")
@@ -66,7 +68,9 @@ def scope(connection: BaseDatabaseWrapper, budget: Budget) -> tuple[str, list[An
     parts: list[str] = ["1 = 1"]
     values: list[Any] = []
     for name, value in budget.values:
-        parts.append(f'"{name}" = %s')
+        parts.append(
+            f'"{name}" = %s' + (f" AND {NOT_EMPTY.format(name)}" if name == "user" else "")
+        )
         values.append(value)
     for operator, moment in ((">=", budget.window.start), ("<", budget.window.end)):
         if moment is not None:
@@ -79,7 +83,7 @@ def _inside(connection: BaseDatabaseWrapper, path: str) -> tuple[str, list[Any]]
     """The rows of a run and of the runs inside it, in words that the index on them understands."""
     least, most = ("~>=~", "~<~") if connection.vendor == "postgresql" else (">=", "<")
     after = path[:-1] + chr(ord("/") + 1)
-    return f"NOT ({RUN} = '') AND {RUN} {least} %s AND {RUN} {most} %s", [path, after]
+    return f"{NOT_EMPTY.format(RUN)} AND {RUN} {least} %s AND {RUN} {most} %s", [path, after]
 
 
 def sums(cursor: Any, connection: BaseDatabaseWrapper, budget: Budget) -> tuple[int, int]:
@@ -156,7 +160,8 @@ def open_budgets(connection: BaseDatabaseWrapper, now: dt.datetime) -> list[Budg
 
 def find(connection: BaseDatabaseWrapper, wanted: Mapping[str, str]) -> Row | None:
     """The ledger row with these values, which are not all empty; its values as JSON has them."""
-    where = " AND ".join(f"{name} = %s" for name in wanted)
+    named = [NOT_EMPTY.format(name) for name in wanted if name != "tenant"]
+    where = " AND ".join([*named, *(f"{name} = %s" for name in wanted)])
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT * FROM {TABLE} WHERE {where}", list(wanted.values()))
         found = cursor.fetchone()

@@ -149,8 +149,8 @@ def _transaction(connection: BaseDatabaseWrapper) -> AbstractContextManager[None
 def _known(cursor: Any, row: Row) -> bool:
     cursor.execute(
         f"SELECT 1 FROM {TABLE} WHERE id = %s "
-        "OR (%s <> '' AND idempotency_key = %s AND tenant = %s)",
-        [UUID(row["id"]).hex, row["idempotency_key"], row["idempotency_key"], row["tenant"]],
+        "OR (NOT (idempotency_key = '') AND idempotency_key = %s AND tenant = %s)",
+        [UUID(row["id"]).hex, row["idempotency_key"], row["tenant"]],
     )
     return cursor.fetchone() is not None
 
