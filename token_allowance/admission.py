@@ -158,7 +158,7 @@ def _shown(room: Room) -> Remaining:
         used=room.used,
         reserved=room.reserved,
         available=room.available,
-        resets_at=room.budget.window.end,
+        resets_at=room.resets_at(),
         state=_state(room),
     )
 

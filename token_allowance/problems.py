@@ -159,7 +159,9 @@ def _named(refusal: AllowanceError) -> str:
     if not scope or not window:
         return ""
     known = window in Window.__members__.values()
-    return f"{scope} {Window(window).adjective if known else window} budget exceeded"
+    adjective = Window(window).adjective if known else window
+    limit = getattr(refusal, "limit", None)  # knows how long a rolling window is
+    return f"{scope} {getattr(limit, 'adjective', adjective)} budget exceeded"
 
 
 def _scope(refusal: AllowanceError) -> str | None:

@@ -10,6 +10,7 @@ from token_allowance.limits import Attribution, Budget, Unit, zone
 from token_allowance.money import format_usd
 from token_allowance.runs import cap_exceeded
 from token_allowance.stores.base import Request, Room
+from token_allowance.windows import Span
 
 FOR_EVER = dt.datetime.max.replace(tzinfo=dt.UTC)
 
@@ -31,7 +32,8 @@ def exceeded(
     limit = budget.limit
     reason = _reason(room, need)
     kind = TooLarge if reason == "too_large" else AllowanceExceeded
-    name = f"{limit.scope} {limit.window.adjective} budget"
+    name = f"{limit.scope} {limit.adjective} budget"
+    resets_at = room.resets_at(need)
     return kind(
         f"{name} exceeded: {_figures(room, need, reason)}",
         code=f"{name} exceeded".replace(" ", "_").replace("-", "_"),
@@ -45,8 +47,10 @@ def exceeded(
         reserved=room.reserved,
         available=room.available,
         needed=need,
-        retry_after_seconds=None if kind is TooLarge else budget.window.seconds_left(request.now),
-        resets_at=budget.window.end,
+        retry_after_seconds=(
+            None if kind is TooLarge else Span(None, resets_at).seconds_left(request.now)
+        ),
+        resets_at=resets_at,
         shared=wider_than_caller(budget, attribution),
         trace_id=trace_id,
     )
@@ -69,12 +73,12 @@ def _reason(room: Room, need: int) -> str:
 
 
 def _severity(request: Request, room: Room) -> tuple[bool, dt.datetime, str]:
-    too_large = _reason(room, request.need(room.budget)) == "too_large"
-    return too_large, room.budget.window.end or FOR_EVER, room.budget.key
+    need = request.need(room.budget)
+    return _reason(room, need) == "too_large", room.resets_at(need) or FOR_EVER, room.budget.key
 
 
 def _figures(room: Room, need: int, reason: str) -> str:
-    limit, end = room.budget.limit, room.budget.window.end
+    limit, end = room.budget.limit, room.resets_at(need)
     amount, needs = _text(limit.unit, limit.amount), _text(limit.unit, need)
     if reason == "too_large":
         return (
@@ -88,6 +92,8 @@ def _figures(room: Room, need: int, reason: str) -> str:
     if end is not None:
         local = end.astimezone(zone(limit.time_zone))
         again = f" It starts again at {local:%Y-%m-%d %H:%M} ({limit.time_zone})."
+        if room.budget.slice is not None:
+            again = f" It has room for this again at {local:%Y-%m-%d %H:%M:%S} ({limit.time_zone})."
     wanted = f"; this call may need {needs}" if need else ""
     return f"{spent}{wanted}.{again}"
 

@@ -39,14 +39,26 @@ def start(seconds: int, number: int) -> datetime:
     return _EPOCH + number * slice_micros(seconds) * _MICROSECOND
 
 
+def numbers(number: int) -> range:
+    """The slices that a call in this one is held to: all that a window around it can reach."""
+    return range(number - BEHIND, number + AHEAD + 1)
+
+
+def numbers_kept(number: int) -> range:
+    """The slices that some question may still be about."""
+    return range(number - KEPT_BEHIND, number + AHEAD + SPARE + 1)
+
+
 def counted(seconds: int, number: int) -> Span:
-    """What a call in this slice is held to: the slices that a window around it can reach."""
-    return Span(start(seconds, number - BEHIND), start(seconds, number + AHEAD + 1))
+    return _span(seconds, numbers(number))
 
 
 def kept(seconds: int, number: int) -> Span:
-    """The slices that some question may still be about."""
-    return Span(start(seconds, number - KEPT_BEHIND), start(seconds, number + AHEAD + SPARE + 1))
+    return _span(seconds, numbers_kept(number))
+
+
+def _span(seconds: int, numbers: range) -> Span:
+    return Span(start(seconds, numbers.start), start(seconds, numbers.stop))
 
 
 def leaves_at(seconds: int, number: int) -> datetime:

@@ -107,9 +107,37 @@ CREATE OR REPLACE FUNCTION token_allowance_known_v1(p_row jsonb) RETURNS boolean
             AND r.idempotency_key = p_row ->> 'idempotency_key' AND r.tenant = p_row ->> 'tenant')
 $fn$;
 
+-- Hold more in one slice of a rolling budget, whose own row the caller has locked; the figures are
+-- those before. 62 slices behind and 60 ahead are counted and 126 kept, as rolling.py explains. A new
+-- slice ends old ones, by the slower of two clocks, and never waits for one that a settle has locked.
+CREATE OR REPLACE FUNCTION token_allowance_hold_slice_v1(
+    p_key text, p_slice bigint, p_need bigint, OUT used bigint, OUT reserved bigint)
+LANGUAGE plpgsql VOLATILE AS $fn$
+#variable_conflict use_column
+DECLARE
+    name text := left(p_key, -1) || p_slice;
+    micros bigint;
+BEGIN
+    SELECT coalesce(sum(c.used), 0)::bigint, coalesce(sum(c.reserved), 0)::bigint INTO used, reserved
+    FROM token_allowance_counter c WHERE c.part_of = p_key AND c.slice BETWEEN p_slice - 62 AND p_slice + 60;
+    UPDATE token_allowance_counter c SET reserved = c.reserved + p_need WHERE c.key = name;
+    IF FOUND THEN
+        RETURN;
+    END IF;
+    INSERT INTO token_allowance_counter AS c (key, used, reserved, since, part_of, slice)
+    VALUES (name, 0, p_need, 0, p_key, p_slice)
+    ON CONFLICT (key) DO UPDATE SET reserved = c.reserved + p_need;
+    micros := (split_part(split_part(p_key, '|', 4), '/', 2)::bigint * 1000000 + 59) / 60;
+    DELETE FROM token_allowance_counter WHERE key IN (
+        SELECT c.key FROM token_allowance_counter c WHERE c.part_of = p_key
+            AND c.slice < least(p_slice, token_allowance_now_v1() / micros) - 126
+        FOR UPDATE SKIP LOCKED);
+END $fn$;
+
 -- Reserve: take the needs from every counter, or from none.
 --
 -- p_keys     {'8|tenant=acme|cost|day/1/UTC|20261130T000000Z', '9|global|…'}, in lock order
+-- p_slices   {NULL, 29384}           where the window rolls: the slice to hold it in
 -- p_needs    {80000, 80000}          p_limits {500000, NULL}: NULL is counted, never refused
 -- p_hard     {true, true}            false only notes that the limit would have refused
 -- p_since    a counter counted since an earlier moment than this must be seeded from the ledger
@@ -118,8 +146,8 @@ $fn$;
 -- status     admitted, refused, stale (reload the policy), seed (seed the counters in marks), repeat
 -- marks      1-based places: refused by, to be seeded, or noted by a soft limit
 CREATE OR REPLACE FUNCTION token_allowance_reserve_v1(
-    p_version bigint, p_keys text[], p_needs bigint[], p_limits bigint[], p_hard boolean[],
-    p_since bigint[], p_fresh boolean[], p_lease_ms bigint, p_row jsonb,
+    p_version bigint, p_keys text[], p_slices bigint[], p_needs bigint[], p_limits bigint[],
+    p_hard boolean[], p_since bigint[], p_fresh boolean[], p_lease_ms bigint, p_row jsonb,
     OUT status text, OUT marks int[], OUT used bigint[], OUT reserved bigint[])
 LANGUAGE plpgsql VOLATILE AS $fn$
 #variable_conflict use_column
@@ -145,6 +173,10 @@ BEGIN
         ELSIF look.key IS NULL OR look.s < p_since[look.i] THEN
             seeds := seeds || look.i;
         END IF;
+        IF p_slices[look.i] IS NOT NULL THEN
+            SELECT sum(c.used), sum(c.reserved) INTO look.u, look.h FROM token_allowance_counter c
+            WHERE c.part_of = look.key AND c.slice BETWEEN p_slices[look.i] - 62 AND p_slices[look.i] + 60;
+        END IF;
         used[look.i] := coalesce(look.u, 0);
         reserved[look.i] := coalesce(look.h, 0);
         IF p_hard[look.i] AND p_needs[look.i] > 0
@@ -169,12 +201,20 @@ BEGIN
             ON CONFLICT DO NOTHING;
         END IF;
         FOR i IN 1 .. n LOOP
-            UPDATE token_allowance_counter c SET reserved = c.reserved + p_needs[i]
-            WHERE c.key = p_keys[i]
-            RETURNING c.used, c.reserved - p_needs[i], c.since INTO u, h, s;
+            IF p_slices[i] IS NULL THEN
+                UPDATE token_allowance_counter c SET reserved = c.reserved + p_needs[i]
+                WHERE c.key = p_keys[i]
+                RETURNING c.used, c.reserved - p_needs[i], c.since INTO u, h, s;
+            ELSE
+                SELECT c.since INTO s FROM token_allowance_counter c WHERE c.key = p_keys[i] FOR UPDATE;
+            END IF;
             IF NOT FOUND OR s < p_since[i] THEN
                 status := 'seed'; marks := ARRAY[i];
                 RAISE EXCEPTION USING ERRCODE = 'TA001';
+            END IF;
+            IF p_slices[i] IS NOT NULL THEN
+                SELECT t.used, t.reserved INTO u, h
+                FROM token_allowance_hold_slice_v1(p_keys[i], p_slices[i], p_needs[i]) AS t;
             END IF;
             used[i] := u; reserved[i] := h;
             IF p_needs[i] > 0 AND u + h + p_needs[i] > p_limits[i] THEN
@@ -258,6 +298,13 @@ BEGIN
             used = c.used + hold.actual - CASE WHEN charged THEN hold.amount ELSE 0 END,
             reserved = c.reserved - CASE WHEN held THEN hold.amount ELSE 0 END
         WHERE c.key = hold.key;
+        IF NOT FOUND AND NOT held AND NOT charged AND hold.key ~ '[|]-?[0-9]+$' THEN
+            -- A slice that no reserve has opened, of a rolling budget that is counted.
+            INSERT INTO token_allowance_counter AS c (key, used, reserved, since, part_of, slice)
+            SELECT hold.key, hold.actual, 0, 0, w.key, substring(hold.key FROM '-?[0-9]+$')::bigint
+            FROM token_allowance_counter w WHERE w.key = regexp_replace(hold.key, '-?[0-9]+$', '-')
+            ON CONFLICT (key) DO UPDATE SET used = c.used + excluded.used;
+        END IF;
     END LOOP;
     UPDATE token_allowance_reservation t SET
         state = p_row ->> 'state',
@@ -273,10 +320,13 @@ BEGIN
 END $fn$;
 
 -- Extend: a longer lease and more held in each counter the reservation counts in, all or nothing; also
--- in those of limits made since, which the caller does not know.
+-- in those of limits made since, which the caller does not know. Where the window rolls, p_keys name
+-- the slices of the reservation and p_wholes their budgets: each keeps its slice, and the amount holds
+-- in every window that this slice lies in.
 -- status: extended, refused (marks say by which), gone (the reservation is final)
 CREATE OR REPLACE FUNCTION token_allowance_extend_v1(
-    p_id uuid, p_keys text[], p_limits bigint[], p_hard boolean[], p_lease_ms bigint,
+    p_id uuid, p_keys text[], p_wholes text[], p_slices bigint[], p_limits bigint[], p_hard boolean[],
+    p_lease_ms bigint,
     p_micros bigint, p_tokens bigint, p_calls bigint, p_deferred text,
     OUT status text, OUT marks int[], OUT used bigint[], OUT reserved bigint[])
 LANGUAGE plpgsql VOLATILE AS $fn$
@@ -301,9 +351,17 @@ BEGIN
         LOOP
             r.holds := r.holds || jsonb_build_array(
                 jsonb_build_array(hold.key, hold.unit, hold.amount + hold.need));
+            IF p_wholes[hold.i] IS NOT NULL THEN
+                PERFORM FROM token_allowance_counter c WHERE c.key = p_wholes[hold.i] FOR UPDATE;
+            END IF;
             UPDATE token_allowance_counter c SET reserved = c.reserved + hold.need
             WHERE c.key = hold.key RETURNING c.used, c.reserved - hold.need INTO u, h;
             CONTINUE WHEN NOT FOUND OR hold.i IS NULL;
+            IF p_wholes[hold.i] IS NOT NULL THEN
+                SELECT sum(c.used), sum(c.reserved) - hold.need INTO u, h FROM token_allowance_counter c
+                WHERE c.part_of = p_wholes[hold.i]
+                    AND c.slice BETWEEN p_slices[hold.i] - 62 AND p_slices[hold.i] + 60;
+            END IF;
             used[hold.i] := u; reserved[hold.i] := h;
             IF p_hard[hold.i] AND hold.need > 0 AND u + h + hold.need > p_limits[hold.i] THEN
                 status := 'refused'; marks := ARRAY[hold.i];

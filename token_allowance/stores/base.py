@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
+from token_allowance import keys, rolling
 from token_allowance.limits import Amounts, Budget, Unit, microseconds
 
 Row = dict[str, Any]  # a ledger row by column name, values as JSON has them
@@ -30,15 +31,35 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A budget's figures at one moment, in its own unit."""
+    """A budget's figures at one moment, in its own unit.
+
+    ``slices`` are what each slice of a rolling window has used and reserved, by its number.
+    """
 
     budget: Budget
     used: int
     reserved: int
+    slices: tuple[tuple[int, int], ...] = ()
 
     @property
     def available(self) -> int:
         return max(0, self.budget.limit.amount - self.used - self.reserved)
+
+    def resets_at(self, need: int = 0) -> dt.datetime | None:
+        """When the window ends; if it rolls, when enough slices have left it to admit ``need``.
+
+        None if it never ends, or if nothing is in a rolling window that could leave it.
+        """
+        limit, left, moment = self.budget.limit, self.used + self.reserved, None
+        if self.budget.slice is None:
+            return self.budget.window.end
+        for number, amount in sorted(self.slices):
+            if amount > 0:
+                left -= amount
+                moment = rolling.leaves_at(limit.rolling_seconds, number)
+                if left + max(1, need) <= limit.amount:
+                    break
+        return moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +184,7 @@ def fresh(budget: Budget) -> bool:
 
 def holds(request: Request) -> list[list[Any]]:
     """``[key, unit, amount]`` for each budget: what the ledger row remembers of the counters."""
-    return [[b.key, b.limit.unit.value, request.need(b)] for b in request.budgets]
+    return [[b.held_in, b.limit.unit.value, request.need(b)] for b in request.budgets]
 
 
 def extended(held: Sequence[Sequence[Any]], more: Amounts) -> list[list[Any]]:
@@ -191,7 +212,34 @@ def in_scope(row: Mapping[str, Any], budget: Budget) -> bool:
     """Does this ledger row belong to the budget: its values and its window?"""
     if budget.is_cap:
         return all(row[name].startswith(path) for name, path in budget.values)
-    moment = row["created_at"]
+    return budget.window.contains(created_at(row)) and all(row[n] == v for n, v in budget.values)
+
+
+def created_at(row: Mapping[str, Any]) -> dt.datetime:
+    """When the reservation was made: it decides in which window, and in which slice, it counts."""
+    moment: dt.datetime | str = row["created_at"]
     if isinstance(moment, str):
         moment = dt.datetime.fromisoformat(moment)
-    return budget.window.contains(moment) and all(row[name] == v for name, v in budget.values)
+    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+
+
+def held_in(row: Mapping[str, Any], budget: Budget) -> str:
+    """The key of the counter in which this ledger row of the budget is held."""
+    if budget.slice is None:
+        return budget.key
+    return keys.of_slice(
+        budget.key, rolling.slice_at(budget.limit.rolling_seconds, created_at(row))
+    )
+
+
+def rolled(budget: Budget, figures: Mapping[int, tuple[int, int]]) -> Room:
+    """A rolling budget's room by (used, reserved) of each of its slices."""
+    used, reserved = (sum(figure[place] for figure in figures.values()) for place in (0, 1))
+    return Room(budget, used, reserved, tuple((n, sum(figures[n])) for n in sorted(figures)))
+
+
+def kept(budget: Budget) -> Budget:
+    """The budget with all that its counters keep: a rolling one keeps slices it does not count."""
+    if budget.slice is None:
+        return budget
+    return replace(budget, window=rolling.kept(budget.limit.rolling_seconds, budget.slice))

@@ -11,7 +11,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.limits import Budget
-from token_allowance.stores import base, ledger, postgresql, sqlite
+from token_allowance.stores import base, ledger, postgresql, slices, sqlite
 from token_allowance.stores.base import Decision, Drift, Outcome, Request, Room, Row, Settlement
 from token_allowance.stores.connections import run
 
@@ -63,7 +63,7 @@ class DatabaseStore(base.Store):
         for _ in range(SEED_TRIES):
             answer = self.run(lambda connection: self.dialect.reserve(connection, request))
             if isinstance(answer, Decision):
-                return answer
+                return self._dated(answer)
             for budget in answer:
                 self._seed(budget)
         raise StoreUnavailable("The counters of this call could not be seeded from the ledger.")
@@ -72,7 +72,7 @@ class DatabaseStore(base.Store):
         return self.run(lambda connection: self.dialect.settle(connection, settlement))
 
     def extend(self, request: Request, *, deferred_id: str | None = None) -> Decision:
-        return self.run(lambda connection: self.dialect.extend(connection, request, deferred_id))
+        return self._dated(self.run(lambda c: self.dialect.extend(c, request, deferred_id)))
 
     def expire(self, now: dt.datetime, *, charge: bool, most: int = 500) -> int:
         return self.run(lambda connection: self.dialect.expire(connection, now, charge, most))
@@ -92,6 +92,13 @@ class DatabaseStore(base.Store):
         budgets = self.run(lambda connection: ledger.open_budgets(connection, now))
         drifts = [self._seed(budget) for budget in budgets]
         return [d for d in drifts if d.used[0] != d.used[1] or d.reserved[0] != d.reserved[1]]
+
+    def _dated(self, decision: Decision) -> Decision:
+        """A refusal by a rolling window costs one query more: it says when there is room again."""
+        rooms = decision.rooms
+        if all(room.budget.slice is None for room in rooms):
+            return decision
+        return Decision(decision.outcome, self.run(lambda c: slices.dated(c, rooms)))
 
     def _seed(self, budget: Budget) -> Drift:
         return self.run(lambda connection: self.dialect.seed(connection, budget))

@@ -15,7 +15,7 @@ from uuid import UUID
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from token_allowance.limits import RUN, Budget, Unit, budget_of
-from token_allowance.stores import base
+from token_allowance.stores import base, slices
 from token_allowance.stores.base import Drift, Room, Row
 
 TABLE = "token_allowance_reservation"
@@ -86,14 +86,20 @@ def _inside(connection: BaseDatabaseWrapper, path: str) -> tuple[str, list[Any]]
     return f"{NOT_EMPTY.format(RUN)} AND {RUN} {least} %s AND {RUN} {most} %s", [path, after]
 
 
-def sums(cursor: Any, connection: BaseDatabaseWrapper, budget: Budget) -> tuple[int, int]:
-    """(used, reserved) of a budget by its ledger rows."""
+def sums(
+    cursor: Any, connection: BaseDatabaseWrapper, budget: Budget
+) -> dict[int, tuple[int, int]]:
+    """(used, reserved) of a budget by its ledger rows: of each slice, or as if of one slice 0."""
     where, values = scope(connection, budget)
-    unit = budget.limit.unit
-    cursor.execute(f"SELECT {CHARGED[unit]} FROM {TABLE} WHERE {where} AND {FINAL}", values)
-    used = int(cursor.fetchone()[0])
-    cursor.execute(f"SELECT {HELD[unit]} FROM {TABLE} WHERE {where} AND state = 'reserved'", values)
-    return used, int(cursor.fetchone()[0])
+    unit, number = budget.limit.unit, "0"
+    if budget.slice is not None:
+        number = slices.of_ledger_row(connection, budget)
+    found = []
+    for amount, state in ((CHARGED[unit], FINAL), (HELD[unit], "state = 'reserved'")):
+        sql = f"SELECT {number} AS n, {amount} FROM {TABLE} WHERE {where} AND {state} GROUP BY n"
+        cursor.execute(sql, values)
+        found.append(cursor.fetchall())
+    return slices.combined(*found)
 
 
 def seed(connection: BaseDatabaseWrapper, cursor: Any, budget: Budget, *, lock: str = "") -> Drift:
@@ -101,26 +107,31 @@ def seed(connection: BaseDatabaseWrapper, cursor: Any, budget: Budget, *, lock: 
 
     The caller holds the transaction, and keeps reserves out.
     """
-    where, values = scope(connection, budget)
+    wide = base.kept(budget)
+    where, values = scope(connection, wide)
+    columns = ("id", "holds", "reserved_micros", "reserved_tokens", "created_at")
     cursor.execute(
-        f"SELECT id, holds, reserved_micros, reserved_tokens FROM {TABLE} "
+        f"SELECT {', '.join(columns)} FROM {TABLE} "
         f"WHERE {where} AND state IN ('reserved', 'expired') ORDER BY id{lock}",
         values,
     )
-    columns = ("id", "holds", "reserved_micros", "reserved_tokens")
     for row in (dict(zip(columns, found, strict=True)) for found in cursor.fetchall()):
         listed = json.loads(row["holds"]) if isinstance(row["holds"], str) else row["holds"]
-        if all(hold[0] != budget.key for hold in listed):
+        name = base.held_in(row, budget)
+        if all(hold[0] != name for hold in listed):
             unit = budget.limit.unit
-            listed.append([budget.key, unit.value, base.held(row, unit)])
+            listed.append([name, unit.value, base.held(row, unit)])
             cursor.execute(
                 f"UPDATE {TABLE} SET holds = %s WHERE id = %s", [json.dumps(listed), row["id"]]
             )
+    figures = sums(cursor, connection, wide)
+    if budget.slice is not None:
+        return slices.refill(cursor, budget, figures, lock)
     cursor.execute(
         f"SELECT used, reserved FROM token_allowance_counter WHERE key = %s{lock}", [budget.key]
     )
     before = cursor.fetchone() or (0, 0)
-    used, reserved = sums(cursor, connection, budget)
+    used, reserved = figures.get(0, (0, 0))
     cursor.execute(
         "INSERT INTO token_allowance_counter (key, used, reserved, since) VALUES (%s, %s, %s, %s) "
         "ON CONFLICT (key) DO UPDATE SET used = excluded.used, reserved = excluded.reserved, "
@@ -141,20 +152,30 @@ def figures(connection: BaseDatabaseWrapper, budgets: Sequence[Budget]) -> list[
             )
             found = cursor.fetchone()
             if found and found[2] >= budget.since:
-                rooms.append(Room(budget, found[0], found[1]))
+                rolls = budget.slice is not None
+                rooms.append(slices.room(cursor, budget) if rolls else Room(budget, *found[:2]))
             elif not found and base.fresh(budget):
                 rooms.append(Room(budget, 0, 0))
             else:
-                rooms.append(Room(budget, *sums(cursor, connection, budget)))
+                rooms.append(_summed(cursor, connection, budget))
     return rooms
+
+
+def _summed(cursor: Any, connection: BaseDatabaseWrapper, budget: Budget) -> Room:
+    figures = sums(cursor, connection, budget)
+    if budget.slice is not None:
+        return base.rolled(budget, figures)
+    return Room(budget, *figures.get(0, (0, 0)))
 
 
 def open_budgets(connection: BaseDatabaseWrapper, now: dt.datetime) -> list[Budget]:
     """The budgets of all counters whose window has not ended."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT key, since FROM token_allowance_counter ORDER BY key")
+        cursor.execute(
+            "SELECT key, since FROM token_allowance_counter WHERE slice IS NULL ORDER BY key"
+        )
         found = cursor.fetchall()
-    budgets = [budget_of(key, since) for key, since in found]
+    budgets = [budget_of(key, since, now) for key, since in found]
     return [b for b in budgets if b.window.end is None or b.window.end > now]
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
+from token_allowance import keys, rolling
 from token_allowance.limits import NOTHING, Amounts, Budget, Unit
 from token_allowance.stores import base
 from token_allowance.stores.base import Decision, Drift, Outcome, Request, Room, Row, Settlement
@@ -47,17 +49,13 @@ class MemoryStore(base.Store):
         with self._lock:
             if self._known(request.row):
                 return Decision(Outcome.REPEAT)
-            counters = [self._counter(budget) for budget in request.budgets]
-            tight = [
-                Room(budget, counter.used, counter.reserved)
-                for budget, counter in zip(request.budgets, counters, strict=True)
-                if self._exceeds(request, budget, counter)
-            ]
+            rooms = [self._open(budget) for budget in request.budgets]
+            tight = [room for room in rooms if self._exceeds(request, room)]
             refusing = tuple(room for room in tight if request.hard(room.budget))
             if refusing:
                 return Decision(Outcome.REFUSED, refusing)
-            for budget, counter in zip(request.budgets, counters, strict=True):
-                counter.reserved += request.need(budget)
+            for budget in request.budgets:
+                self._counter(budget).reserved += request.need(budget)
             flags = [*request.row["flags"], *(["would_refuse"] if tight else [])]
             lease = dt.datetime.fromtimestamp(self.clock() + request.lease_seconds, dt.UTC)
             self.rows[request.id] = {**request.row, "flags": flags, "expires_at": lease}
@@ -90,11 +88,9 @@ class MemoryStore(base.Store):
             if row is None or row["state"] != "reserved":
                 return Decision(Outcome.GONE)
             for budget in request.budgets:
-                counter = self._counter(budget)
-                if request.hard(budget) and self._exceeds(request, budget, counter):
-                    return Decision(
-                        Outcome.REFUSED, (Room(budget, counter.used, counter.reserved),)
-                    )
+                room = self._open(budget)
+                if request.hard(budget) and self._exceeds(request, room):
+                    return Decision(Outcome.REFUSED, (room,))
             for key, unit, _ in row["holds"]:  # also of limits made since, unknown to the caller
                 if found := self.counters.get(key):
                     found.reserved += request.amounts.of(Unit(unit))
@@ -128,7 +124,7 @@ class MemoryStore(base.Store):
 
     def usage(self, budgets: Sequence[Budget]) -> list[Room]:
         with self._lock:
-            return [Room(b, *self._figures(b)) for b in budgets]
+            return [self._room(budget) for budget in budgets]
 
     def find(
         self, *, deferred_id: str = "", tenant: str = "", idempotency_key: str = ""
@@ -144,13 +140,18 @@ class MemoryStore(base.Store):
 
     def rebuild(self, now: dt.datetime) -> list[Drift]:
         with self._lock:
-            drifts = []
-            for key, counter in self.counters.items():
-                used, reserved = self._sums(counter.budget)
-                if (used, reserved) != (counter.used, counter.reserved):
-                    drifts.append(Drift(key, (counter.used, used), (counter.reserved, reserved)))
-                    counter.used, counter.reserved = used, reserved
-            return drifts
+            whole = [c for key, c in self.counters.items() if keys.whole(key) is None]
+            return [drift for counter in whole if (drift := self._rebuilt(counter, now))]
+
+    def _rebuilt(self, counter: Counter, now: dt.datetime) -> Drift | None:
+        budget = counter.budget if counter.budget.slice is None else counter.budget.at(now)
+        budget = replace(budget, since=counter.since)
+        before, counts = self._room(budget), self._counts(budget)
+        self._seed(budget)
+        if counts == self._counts(budget):
+            return None
+        after = self._room(budget)
+        return Drift(budget.key, (before.used, after.used), (before.reserved, after.reserved))
 
     def check(self) -> list[str]:
         return ["MemoryStore keeps budgets in one process; use it in tests only."]
@@ -163,9 +164,9 @@ class MemoryStore(base.Store):
         )
 
     @staticmethod
-    def _exceeds(request: Request, budget: Budget, counter: Counter) -> bool:
-        need, cap = request.need(budget), request.cap(budget)
-        return need > 0 and cap is not None and counter.used + counter.reserved + need > cap
+    def _exceeds(request: Request, room: Room) -> bool:
+        need, cap = request.need(room.budget), request.cap(room.budget)
+        return need > 0 and cap is not None and room.used + room.reserved + need > cap
 
     @staticmethod
     def _again(row: Row, again: Row) -> Outcome:
@@ -177,33 +178,65 @@ class MemoryStore(base.Store):
 
     def _move(self, row: Row, actual: Amounts, *, held: bool, charged: bool) -> None:
         for key, unit, amount in row["holds"]:
-            if counter := self.counters.get(key):
+            counter, whole = self.counters.get(key), keys.whole(key)
+            if counter is None and whole in self.counters and not held and not charged:
+                counter = self.counters[key] = Counter(self.counters[whole].budget)
+            if counter:
                 counter.used += actual.of(Unit(unit)) - (amount if charged else 0)
                 counter.reserved -= amount if held else 0
 
+    def _open(self, budget: Budget) -> Room:
+        """The budget's figures, its counter seeded first if it is missing or out of date."""
+        if self._is_stale(budget):
+            self._seed(budget)
+        return self._room(budget)
+
+    def _is_stale(self, budget: Budget) -> bool:
+        counter = self.counters.get(budget.key)
+        return counter is None or counter.since < budget.since
+
     def _counter(self, budget: Budget) -> Counter:
-        counter = self.counters.get(budget.key)
-        if counter is None or counter.since < budget.since:
-            counter = self.counters[budget.key] = Counter(budget, *self._seed(budget), budget.since)
-        return counter
+        """The counter that a call of now is held in."""
+        return self.counters.setdefault(budget.held_in, Counter(budget))
 
-    def _figures(self, budget: Budget) -> tuple[int, int]:
-        counter = self.counters.get(budget.key)
-        if counter is None or counter.since < budget.since:
-            return self._sums(budget)
-        return counter.used, counter.reserved
+    def _room(self, budget: Budget) -> Room:
+        found = self._sums(budget) if self._is_stale(budget) else self._counts(budget)
+        if budget.slice is None:
+            return Room(budget, *found.get(budget.key, (0, 0)))
+        names = {n: keys.of_slice(budget.key, n) for n in rolling.numbers(budget.slice)}
+        return base.rolled(budget, {n: found[name] for n, name in names.items() if name in found})
 
-    def _sums(self, budget: Budget) -> tuple[int, int]:
-        rows = [row for row in self.rows.values() if base.in_scope(row, budget)]
-        unit = budget.limit.unit
-        held = sum(base.held(row, unit) for row in rows if row["state"] == "reserved")
-        return sum(base.charged(row, unit) for row in rows), held
+    def _counts(self, budget: Budget) -> dict[str, tuple[int, int]]:
+        """(used, reserved) by counter, as they are; without those that are zero."""
+        names = [budget.key]
+        if budget.slice is not None:
+            names = [keys.of_slice(budget.key, n) for n in rolling.numbers_kept(budget.slice)]
+        found = ((name, self.counters.get(name)) for name in names)
+        return {name: (c.used, c.reserved) for name, c in found if c and (c.used or c.reserved)}
 
-    def _seed(self, budget: Budget) -> tuple[int, int]:
+    def _sums(self, budget: Budget) -> dict[str, tuple[int, int]]:
+        """(used, reserved) by counter, as the ledger has them; without those that are zero."""
+        unit, sums = budget.limit.unit, defaultdict[str, list[int]](lambda: [0, 0])
+        for row in self._rows(budget):
+            figures = sums[base.held_in(row, budget)]
+            figures[0] += base.charged(row, unit)
+            figures[1] += base.held(row, unit) if row["state"] == "reserved" else 0
+        return {name: (used, held) for name, (used, held) in sums.items() if used or held}
+
+    def _rows(self, budget: Budget) -> list[Row]:
+        wide = base.kept(budget)
+        return [row for row in self.rows.values() if base.in_scope(row, wide)]
+
+    def _seed(self, budget: Budget) -> None:
         """Count what the ledger already has, and let its open rows settle into the counter too."""
-        for row in self.rows.values():
-            unheld = all(hold[0] != budget.key for hold in row["holds"])
-            if row["state"] in ("reserved", "expired") and unheld and base.in_scope(row, budget):
-                unit: Any = budget.limit.unit
-                row["holds"] = [*row["holds"], [budget.key, unit.value, base.held(row, unit)]]
-        return self._sums(budget)
+        unit: Any = budget.limit.unit
+        for row in self._rows(budget):
+            name = base.held_in(row, budget)
+            if row["state"] in ("reserved", "expired") and all(h[0] != name for h in row["holds"]):
+                row["holds"] = [*row["holds"], [name, unit.value, base.held(row, unit)]]
+        if budget.slice is not None:
+            for key in [key for key in self.counters if keys.whole(key) == budget.key]:
+                del self.counters[key]
+        self.counters[budget.key] = Counter(budget, since=budget.since)
+        for key, (used, reserved) in self._sums(budget).items():
+            self.counters[key] = Counter(budget, used, reserved, budget.since)

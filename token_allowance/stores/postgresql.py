@@ -14,11 +14,11 @@ from token_allowance.stores import base, ledger
 from token_allowance.stores.base import Decision, Drift, Outcome, Request, Room, Settlement
 
 RESERVE = """SELECT status, marks, used, reserved FROM token_allowance_reserve_v1(
-    %s, %s::text[], %s::bigint[], %s::bigint[], %s::boolean[], %s::bigint[], %s::boolean[],
-    %s, %s::jsonb)"""
+    %s, %s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::boolean[], %s::bigint[],
+    %s::boolean[], %s, %s::jsonb)"""
 SETTLE = "SELECT token_allowance_settle_v1(%s::bigint[], %s::jsonb)"
 EXTEND = """SELECT status, marks, used, reserved FROM token_allowance_extend_v1(
-    %s, %s::text[], %s::bigint[], %s::boolean[], %s, %s, %s, %s, %s)"""
+    %s, %s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::boolean[], %s, %s, %s, %s, %s)"""
 EXPIRE = "SELECT token_allowance_expire_v1(%s, %s, %s)"
 
 
@@ -31,6 +31,7 @@ def reserve(connection: BaseDatabaseWrapper, request: Request) -> Decision | lis
         [
             request.version,
             [b.key for b in budgets],
+            [b.slice for b in budgets],
             [request.need(b) for b in budgets],
             [request.cap(b) for b in budgets],
             [request.hard(b) for b in budgets],
@@ -58,7 +59,9 @@ def extend(connection: BaseDatabaseWrapper, request: Request, deferred_id: str |
         EXTEND,
         [
             request.id,
-            [b.key for b in budgets],
+            [b.held_in for b in budgets],
+            [None if b.slice is None else b.key for b in budgets],
+            [b.slice for b in budgets],
             [request.cap(b) for b in budgets],
             [request.hard(b) for b in budgets],
             _milliseconds(request),

@@ -15,8 +15,9 @@ from uuid import UUID
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from token_allowance import keys
 from token_allowance.limits import NOTHING, Amounts, Budget, Unit
-from token_allowance.stores import base, ledger
+from token_allowance.stores import base, ledger, slices
 from token_allowance.stores.base import Decision, Drift, Outcome, Request, Room, Row, Settlement
 from token_allowance.stores.ledger import DOCUMENTS, MOMENTS, TABLE
 
@@ -45,12 +46,7 @@ def reserve(connection: BaseDatabaseWrapper, request: Request) -> Decision | lis
         if refusing:
             return Decision(Outcome.REFUSED, refusing)
         for budget in request.budgets:
-            cursor.execute(
-                "INSERT INTO token_allowance_counter (key, used, reserved, since) "
-                "VALUES (%s, 0, %s, %s) "
-                "ON CONFLICT (key) DO UPDATE SET reserved = reserved + excluded.reserved",
-                [budget.key, request.need(budget), budget.since],
-            )
+            _hold(cursor, budget, request.need(budget))
         row = {**request.row, "holds": base.holds(request), "expires_at": _lease(request)}
         row["flags"] = [*row["flags"], *(["would_refuse"] if tight else [])]
         _insert(connection, cursor, row)
@@ -171,10 +167,22 @@ def _look(cursor: Any, budgets: Any) -> tuple[list[Room], list[Budget]]:
     rooms, unseeded = [], []
     for budget in budgets:
         used, reserved, since = found.get(budget.key, (0, 0, budget.since))
-        rooms.append(Room(budget, used, reserved))
+        rolls = budget.slice is not None
+        rooms.append(slices.room(cursor, budget) if rolls else Room(budget, used, reserved))
         if since < budget.since or (budget.key not in found and not base.fresh(budget)):
             unseeded.append(budget)
     return rooms, unseeded
+
+
+def _hold(cursor: Any, budget: Budget, amount: int) -> None:
+    """Hold more in a counter, which is made if it is missing."""
+    cursor.execute(
+        "INSERT INTO token_allowance_counter (key, used, reserved, since) VALUES (%s, 0, %s, %s) "
+        "ON CONFLICT (key) DO UPDATE SET reserved = reserved + excluded.reserved",
+        [budget.key, amount if budget.slice is None else 0, budget.since],
+    )
+    if budget.slice is not None:
+        slices.hold(cursor, budget, budget.slice, amount)
 
 
 def _exceeds(request: Request, room: Room) -> bool:
@@ -190,6 +198,9 @@ def _move(cursor: Any, holds: Any, actual: Amounts, *, held: bool, charged: bool
             "WHERE key = %s",
             [used, amount if held else 0, key],
         )
+        whole = keys.whole(key)
+        if whole and cursor.rowcount == 0 and not held and not charged:
+            slices.add_late(cursor, whole, key, used)
 
 
 def _again(connection: BaseDatabaseWrapper, cursor: Any, id: UUID, row: Row, final: Row) -> Outcome:
