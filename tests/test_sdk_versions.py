@@ -30,7 +30,10 @@ def run(request, tmp_path):
             pytest.skip(f"pip cannot install {pin} here: {error}")
         done = subprocess.run(
             [sys.executable, "-m", "tests.sdk_matrix", pin.partition("==")[0], str(tmp_path)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([*path, str(ROOT)])},
+            env={
+                **{name: value for name, value in os.environ.items() if name != "PYTHONDEVMODE"},
+                "PYTHONPATH": os.pathsep.join([*path, str(ROOT)]),
+            },
             cwd=ROOT,
             capture_output=True,
             text=True,
