@@ -446,3 +446,37 @@ def test_a_switch_is_only_looked_at(admin_client):
     assert admin_client.post(page("switch", "change", switch.pk), {}).status_code == 403
     assert "tenant acme" in admin_client.get(page("switch"), {"state": "engaged"}).text
     assert "tenant acme" not in admin_client.get(page("switch"), {"state": "over"}).text
+
+
+def test_models_called_without_a_price_are_named_above_the_prices(admin_client):
+    call(provider="acme", model="m-7", flags=["unpriced"])
+    text = admin_client.get(page("price")).text
+    assert "acme m-7</a>: 1 call" in text
+    assert "?provider=acme&amp;model=m-7" in text
+
+
+def test_the_price_that_matches_a_model_is_shown(admin_client):
+    row = sonnet()
+    text = admin_client.get(page("price", "match"), {"model": "claude-sonnet-4-5-20250929"}).text
+    assert "claude-sonnet-4-5-20250929 (no rows), claude-sonnet-4-5 (1 row)" in text
+    assert page("price", "change", row.pk) in text
+    assert "calls of this model are unpriced" in (
+        admin_client.get(page("price", "match"), {"model": "claude-sonnet-4.5"}).text
+    )
+    assert admin_client.get(page("price", "match")).status_code == 200
+
+
+def test_who_may_not_see_prices_may_not_look_for_them(client):
+    client.force_login(User.objects.create_user("nobody", password="x", is_staff=True))
+    assert client.get(page("price", "match"), {"model": "m"}).status_code == 403
+
+
+def test_fees_are_part_of_the_arithmetic(admin_client):
+    rates = {"input_mtok": "3", "output_mtok": "15", "web_search_thousand": "10"}
+    price = pricing.ModelPrice.from_dict({"provider": "p", "model": "m", **rates})
+    usage = Usage(9_548, 528, web_searches=2)
+    cost = pricing.cost(usage, price)
+    row = call(state="settled", cost_micros=cost.micros, cost_exact=cost.exact,
+               price=price.as_dict(), usage=usage.as_dict())  # fmt: skip
+    text = admin_client.get(page("reservation", "change", row.pk)).text
+    assert "2 web searches × $10.00/thousand = $0.056564" in text

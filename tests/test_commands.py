@@ -188,3 +188,40 @@ def test_doctor_names_a_setting_that_cannot_be_used(settings):
 def test_a_missing_subcommand_lists_them():
     with pytest.raises(CommandError, match="SUBCOMMAND"):
         run()
+
+
+def test_price_shows_the_names_tried_and_the_row_chosen():
+    price(model="gpt-5.6-x", provider="openai", input_mtok=Decimal("1.25"), output_mtok=10)
+    price(model="gpt-5.6-x", provider="openai", min_input_tokens=200_001, input_mtok=Decimal("2.5"),
+          output_mtok=15, source="admin")  # fmt: skip
+    text = run("price", "gpt-5.6-x-2026-07-09", "--input", "300000")
+    assert "openai: gpt-5.6-x-2026-07-09" in text
+    assert "names tried: gpt-5.6-x-2026-07-09 (no rows), gpt-5.6-x (2 rows)" in text
+    assert "of admin, tier default, 200,001 input tokens or more, always" in text
+    assert "input_mtok $2.5, output_mtok $15" in text
+
+
+def test_price_follows_a_declared_alias_c22():
+    price(model="gpt-4-1106-preview", provider="openai", input_mtok=10, output_mtok=30)
+    ModelAlias.objects.create(alias="chatgpt-v-2", provider="openai", model="gpt-4-1106-preview")
+    text = run("price", "chatgpt-v-2", "--provider", "azure")
+    assert "is an alias of openai gpt-4-1106-preview" in text
+    assert "input_mtok $10, output_mtok $30" in text
+
+
+def test_price_looks_at_a_date_and_a_tier_c25():
+    price(model="m", provider="acme", input_mtok=5, output_mtok=30)
+    since = dt.datetime(2026, 8, 21, tzinfo=dt.UTC)
+    price(model="m", provider="acme", effective_from=since, input_mtok=4, output_mtok=20)
+    price(model="m", provider="acme", service_tier="batch", input_mtok=2, output_mtok=10)
+    assert "input_mtok $5," in run("price", "m", "--at", "2026-08-20")
+    assert "input_mtok $4," in run("price", "m", "--at", "2026-08-21T00:00:00+00:00")
+    assert "input_mtok $2," in run("price", "m", "--tier", "batch")
+
+
+def test_price_of_an_unknown_model_fails_c20():
+    price(model="claude-opus-4-1", provider="anthropic")
+    with pytest.raises(CommandError, match=r"claude-opus-4\.1 has no price"):
+        run("price", "claude-opus-4.1")
+    with pytest.raises(CommandError, match="--at soon"):
+        run("price", "claude-opus-4-1", "--at", "soon")

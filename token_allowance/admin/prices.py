@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
 from django.db.models import Model, Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import path
 from django.utils import timezone
 
 from token_allowance.admin.base import AllowanceAdmin, figure, usd
@@ -18,7 +21,9 @@ from token_allowance.admin.price_form import (
     bundled_rows,
     per_million,
 )
+from token_allowance.admin.price_match import MatchForm, answers
 from token_allowance.models import ModelAlias, Price
+from token_allowance.prices.matching import unpriced_calls
 from token_allowance.pricing import ModelPrice, cost
 from token_allowance.usage import Usage
 
@@ -94,6 +99,29 @@ class PriceAdmin(AllowanceAdmin):
         ("Fees in dollars", {"fields": [*FEES], "classes": ["collapse"]}),
         ("Only for some calls", {"fields": ["service_tier", "min_input_tokens"]}),
     ]  # fmt: skip
+
+    def get_urls(self) -> list[Any]:
+        match = self.admin_site.admin_view(self.match)
+        return [path("match/", match, name="token_allowance_price_match"), *super().get_urls()]
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        seen = {"unpriced": unpriced_calls(timezone.now())}
+        return super().changelist_view(request, {**(extra_context or {}), **seen})
+
+    def match(self, request: HttpRequest) -> HttpResponse:
+        """Which price matches a model?"""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        form = MatchForm(request.GET or None)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": "Which price matches a model?",
+            "form": form,
+            "answers": answers(form),
+        }
+        return render(request, "admin/token_allowance/price/match.html", context)
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False

@@ -7,11 +7,19 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from token_allowance.exceptions import StoreUnavailable
-from token_allowance.management.subcommands import doctor, jobs, rebuild, status, sync_prices
+from token_allowance.management.subcommands import (
+    doctor,
+    jobs,
+    price,
+    rebuild,
+    status,
+    sync_prices,
+)
 
 SUBCOMMANDS = {
     "status": status,
     "doctor": doctor,
+    "price": price,
     "sync-prices": sync_prices,
     "jobs": jobs,
     "rebuild": rebuild,

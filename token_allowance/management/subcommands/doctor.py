@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 from collections.abc import Iterator
 from typing import Any
 
 from django.conf import settings as django_settings
 from django.core.management.base import CommandError, OutputWrapper
-from django.db.models import Count, Q
+from django.db.models import Q
 from django.utils import timezone
 
 from token_allowance import conf, limits
 from token_allowance.exceptions import StoreUnavailable
-from token_allowance.models import Limit, ModelAlias, Price, Reservation
-from token_allowance.names import name_candidates
+from token_allowance.models import Limit, ModelAlias, Price
+from token_allowance.prices import matching
 
 HELP = "Look for what would keep a budget from holding; fails if something is broken."
 MIDDLEWARE = "token_allowance.middleware.AllowanceMiddleware"
-LOOKED_BACK = dt.timedelta(days=7)
-SHOWN = 20
 
 Finding = tuple[str, str]  # ok, warning or problem; a sentence
 
@@ -99,33 +96,20 @@ def prices() -> Iterator[Finding]:
     else:
         yield "problem", "There are no prices: run manage.py allowance sync-prices."
     for alias in ModelAlias.objects.order_by("alias"):
-        if not priced(alias.model, alias.provider):
+        if not matching.priced(alias.model, alias.provider):
             yield "problem", f"Alias {alias.alias} stands for a model without a price: {alias}."
 
 
 def unpriced_limits() -> Iterator[Finding]:
     named = Limit.objects.filter(is_active=True, unit=limits.Unit.COST)
     for limit in named.exclude(model__in=["", limits.EACH]):
-        if not priced(limit.model):
+        if not matching.priced(limit.model):
             yield "problem", f"{limit}: model {limit.model} has no price."
 
 
 def unpriced_calls() -> Iterator[Finding]:
-    since = timezone.now() - LOOKED_BACK
-    calls = Reservation.objects.filter(created_at__gte=since, flags__icontains='"unpriced"')
-    counted = calls.order_by().values_list("provider", "model").annotate(n=Count("id"))
-    for provider, model, count in counted.order_by("-n")[:SHOWN]:
-        if not priced(model, provider):
-            yield "problem", f"{provider} {model} has no price; calls in 7 days: {count:,}."
-
-
-def priced(model: str, provider: str = "") -> bool:
-    """Is there a price under one of the names by which the model is looked up?"""
-    names = name_candidates(model)
-    if ModelAlias.objects.filter(alias=model).exists():
-        return True
-    found = Price.objects.filter(model__in=names)
-    return (found.filter(provider=provider) if provider else found).exists()
+    for provider, model, count in matching.unpriced_calls(timezone.now()):
+        yield "problem", f"{provider} {model} has no price; calls in 7 days: {count:,}."
 
 
 CHECKS = (
