@@ -173,6 +173,10 @@ def parts(usage: Usage, price: ModelPrice) -> list[Part]:
         Part(kind, count, rate, MILLION) for kind, count, rate in _tokens(usage, price) if count
     ]
     paid_output = any(p.rate for p in tokens if p.kind.startswith("output"))
+    return tokens + _fees(usage, price, paid_output)
+
+
+def _fees(usage: Usage, price: ModelPrice, paid_output: bool) -> list[Part]:
     counted = {
         "web_search_thousand": usage.web_searches,
         "file_search_thousand": usage.file_searches,
@@ -184,11 +188,10 @@ def parts(usage: Usage, price: ModelPrice) -> list[Part]:
     }
     fees = []
     for name, count in counted.items():
-        rate = getattr(price, name)
-        kind, _, unit = name.rpartition("_")
-        if count and rate is not None:
+        if count and (rate := getattr(price, name)) is not None:
+            kind, _, unit = name.rpartition("_")
             fees.append(Part(kind, count, rate, PER[unit]))
-    return tokens + fees
+    return fees
 
 
 def unpriced(usage: Usage, price: ModelPrice) -> list[str]:

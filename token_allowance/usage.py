@@ -38,6 +38,8 @@ class Usage:
     def __post_init__(self) -> None:
         for name in NAMES:
             value = getattr(self, name)
+            if value.__class__ is int and value >= 0:
+                continue
             if not isinstance(value, int) or isinstance(value, bool):
                 raise TypeError(f"{name} must be an integer, not {value!r}")
             if value < 0:

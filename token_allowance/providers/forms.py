@@ -59,7 +59,12 @@ def _parts(content: bytes, boundary: bytes) -> Iterator[tuple[str, str | Upload]
             begin = head_end + 4
             size = end - begin
             if _FILE.search(content, start, head_end):
-                yield name, Upload(min(size, LARGEST_COUNT), content[begin : begin + _HEAD_BYTES])
+                yield (
+                    name,
+                    Upload(
+                        min(size, LARGEST_COUNT), content[begin : min(end, begin + _HEAD_BYTES)]
+                    ),
+                )
             elif size <= _LONGEST_FIELD_BYTES:
                 yield name, content[begin:end].decode("utf-8", "replace")
         start = end + 2
