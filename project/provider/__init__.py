@@ -1,4 +1,4 @@
-"""A simulated model provider over real loopback HTTP: OpenAI, Anthropic, Ollama; scripted."""
+"""A simulated model provider over real loopback HTTP: OpenAI, Anthropic, Google, Ollama."""
 
 from __future__ import annotations
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Api = Literal["openai", "anthropic", "ollama", "responses", "embeddings"]
+Api = Literal["openai", "anthropic", "ollama", "responses", "embeddings", "gemini"]
+GEMINI = re.compile(r"/models/(?P<model>[^/:]+):(?P<kind>generate|streamGenerate)Content\Z")
 
 
 class BadRequest(Exception):
@@ -45,6 +47,8 @@ def api_of(path: str) -> Api | None:
         return "embeddings"
     if path.endswith(("/api/chat", "/api/generate")):
         return "ollama"
+    if GEMINI.search(path):
+        return "gemini"
     return None
 
 
@@ -60,6 +64,8 @@ def parse(api: Api, path: str, raw: bytes) -> ModelRequest:
         body = {**body, "messages": [{"role": "user", "content": body.get("prompt", "")}]}
     if api in ("responses", "embeddings"):
         body = {**body, "messages": _messages(body.get("input"), each=api == "embeddings")}
+    if api == "gemini":
+        body = _gemini(path, body)
     model, messages = body.get("model"), body.get("messages")
     if not isinstance(model, str) or not model:
         raise BadRequest("model: field required")
@@ -80,6 +86,21 @@ def parse(api: Api, path: str, raw: bytes) -> ModelRequest:
         bytes_in=len(raw),
         body=body,
     )
+
+
+def _gemini(path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Google's words in those of the others; the address says which model, and if it streams."""
+    found = GEMINI.search(path)
+    assert found is not None
+    config = body.get("generationConfig")
+    maximum = config.get("maxOutputTokens") if isinstance(config, dict) else None
+    return {
+        **body,
+        "model": found["model"],
+        "messages": body.get("contents"),
+        "stream": found["kind"] == "streamGenerate",
+        "max_tokens": maximum,
+    }
 
 
 def _messages(given: Any, *, each: bool) -> list[dict[str, Any]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from types import MappingProxyType, ModuleType
 
-from project.provider import anthropic, embeddings, ollama, openai, responses
+from project.provider import anthropic, embeddings, gemini, ollama, openai, responses
 
 SHAPES = MappingProxyType(
     {
         "openai": openai,
         "anthropic": anthropic,
         "ollama": ollama,
+        "gemini": gemini,
         "responses": responses,
         "embeddings": embeddings,
     }

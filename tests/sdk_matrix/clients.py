@@ -195,9 +195,49 @@ class LangChain(Dialect):
         await client.http_async_client.aclose()
 
 
+class Google(Dialect):
+    """It takes HTTP clients of ours, and would use aiohttp without the asynchronous one."""
+
+    provider, model = "google", "gemini-2.5-flash"
+
+    def client(self, url: str, meter: Callable[..., Any], asynchronous: bool) -> Any:
+        http = import_module("httpx2")
+        options = {
+            "base_url": url,
+            "httpx_client": meter(http.Client(), provider=self.provider),
+            "httpx_async_client": meter(http.AsyncClient(), provider=self.provider),
+            "retry_options": {"attempts": 2, "initial_delay": 0.01, "max_delay": 0.01},
+        }
+        return import_module("google.genai").Client(api_key=KEY, http_options=options)
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        config = {"max_output_tokens": MAX_TOKENS}
+        return {"model": self.model, "contents": ASK[0]["content"], "config": config}
+
+    def plain(self, client: Any) -> str:
+        return client.models.generate_content(**self.asked).text  # type: ignore[no-any-return]
+
+    def stream(self, client: Any) -> str:
+        chunks = client.models.generate_content_stream(**self.asked)
+        return "".join(chunk.text or "" for chunk in chunks)
+
+    async def aplain(self, client: Any) -> str:
+        answer = await client.aio.models.generate_content(**self.asked)
+        return answer.text  # type: ignore[no-any-return]
+
+    async def astream(self, client: Any) -> str:
+        chunks = await client.aio.models.generate_content_stream(**self.asked)
+        return "".join([chunk.text or "" async for chunk in chunks])
+
+    async def aclose(self, client: Any) -> None:
+        await client.aio.aclose()
+
+
 SDKS: Final[Mapping[str, Dialect]] = MappingProxyType(
     {
         "anthropic": Anthropic(),
+        "google-genai": Google(),
         "groq": Groq(),
         "langchain-openai": LangChain(),
         "mistralai": Mistral(),
