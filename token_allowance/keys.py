@@ -45,9 +45,9 @@ def whole(key: str) -> str | None:
 
 def _escaped(value: str) -> str:
     if "," in value or "|" in value or "%" in value:
-        return value.replace("%", "%25").replace(",", "%2C").replace("|", "%7C")
+        return value.replace("%", "%0").replace(",", "%1").replace("|", "%2")
     return value
 
 
 def _unescaped(text: str) -> str:
-    return text.replace("%7C", "|").replace("%2C", ",").replace("%25", "%")
+    return text.replace("%2", "|").replace("%1", ",").replace("%0", "%")

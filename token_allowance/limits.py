@@ -53,8 +53,8 @@ def checked_identifier(name: str, value: object) -> str:
     text = str(value)
     if not text or text == EACH:
         raise ValueError(f"{name}={text!r} is not a value; leave it out instead")
-    if len(text) > IDENTIFIER_LENGTH:
-        raise ValueError(f"{name} is longer than {IDENTIFIER_LENGTH} characters")
+    if len(text) > IDENTIFIER_LENGTH or len(text.encode("utf-8", "replace")) > IDENTIFIER_LENGTH:
+        raise ValueError(f"{name} is longer than {IDENTIFIER_LENGTH} bytes")
     if "\x00" in text or not text.isprintable():
         raise ValueError(f"{name} holds a control character")
     return text

@@ -27,3 +27,8 @@ def written(amount: int, unit: str) -> str:
     if unit != Unit.COST:
         return str(amount)
     return money.format_usd(amount).removeprefix("$").replace(",", "")
+
+
+def text(amount: int, unit: str) -> str:
+    """The amount with its unit: "$0.50", "50,000 tokens"."""
+    return money.format_usd(amount) if unit == Unit.COST else f"{amount:,} {unit}"

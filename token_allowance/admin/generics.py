@@ -9,15 +9,19 @@ from django.contrib import admin
 from django.core.paginator import Paginator
 
 if TYPE_CHECKING:
-    from token_allowance.models import Limit, Price, Switch, SwitchEvent
+    from token_allowance.models import Limit, LimitIncrease, Price, Switch, SwitchEvent
 
     ModelAdmin = admin.ModelAdmin[Any]
     SwitchEvents = admin.TabularInline[SwitchEvent, Switch]
     LimitModelForm = forms.ModelForm[Limit]
+    IncreaseModelForm = forms.ModelForm[LimitIncrease]
+    IncreaseFormSet = forms.BaseInlineFormSet[LimitIncrease, Limit, Any]
+    Increases = admin.TabularInline[LimitIncrease, Limit]
     PriceModelForm = forms.ModelForm[Price]
     AnyPaginator = Paginator[Any]
 else:
     ModelAdmin = admin.ModelAdmin
-    SwitchEvents = admin.TabularInline
-    LimitModelForm = PriceModelForm = forms.ModelForm
+    SwitchEvents = Increases = admin.TabularInline
+    LimitModelForm = PriceModelForm = IncreaseModelForm = forms.ModelForm
+    IncreaseFormSet = forms.BaseInlineFormSet
     AnyPaginator = Paginator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,11 +14,12 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from token_allowance import conf, limits, money
-from token_allowance.admin import lengths
+from token_allowance.admin import increases, lengths
 from token_allowance.admin.base import NOTHING, AllowanceAdmin, figure
 from token_allowance.admin.limit_form import LimitForm
 from token_allowance.exceptions import StoreUnavailable
-from token_allowance.models import Limit, Tenant
+from token_allowance.increases import Increase
+from token_allowance.models import Limit, LimitIncrease, Tenant
 from token_allowance.stores.base import Room
 from token_allowance.windows import Window
 
@@ -51,11 +53,12 @@ class LimitAdmin(AllowanceAdmin):
     search_help_text = "Part of a tenant, user, session, feature, model or plan."
     fieldsets = [
         ("Whose budget", {"fields": [*limits.DIMENSIONS, "plan"]}),
-        ("How much", {"fields": [("amount", "unit")]}),
+        ("How much", {"fields": [("amount", "unit"), "granted"]}),
         ("How long", {"fields": [("window", "rolling_seconds"), ("anchor_day", "time_zone")]}),
         ("In force", {"fields": ["mode", "is_active", "expires_at"]}),
     ]
-    in_words = ["applies_to", "amount_shown", "window_shown", "zone_shown", "mode_shown",
+    inlines = [increases.IncreaseInline]
+    in_words = ["applies_to", "amount_shown", "granted", "window_shown", "zone_shown", "mode_shown",
                 "is_active", "expires_at"]  # fmt: skip
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
@@ -66,7 +69,16 @@ class LimitAdmin(AllowanceAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is not None and not self.has_change_permission(request, obj):
             return self.in_words
-        return ()
+        return ["granted"]
+
+    def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
+        return self.inlines if obj else []
+
+    def save_formset(self, request: HttpRequest, form: Any, formset: Any, change: bool) -> None:
+        for increase in formset.save(commit=False):
+            increase.by = request.user.get_username()
+            increase.save()
+        formset.save_m2m()
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         changes = super().get_changelist_instance(request)
@@ -86,6 +98,10 @@ class LimitAdmin(AllowanceAdmin):
     @admin.display(description="amount", ordering="amount")
     def amount_shown(self, limit: Limit) -> str | SafeString:
         return figure(limit.amount_text)
+
+    @admin.display(description="more for a while")
+    def granted(self, limit: Limit) -> str | SafeString:
+        return increases.in_words(limit) if limit.pk else NOTHING
 
     @admin.display(description="window", ordering="window")
     def window_shown(self, limit: Limit) -> str:
@@ -135,7 +151,14 @@ def add_figures(rows: Iterable[Limit]) -> None:
     named = [row.tenant for row in single if row.tenant and not row.time_zone]
     zones = dict(Tenant.objects.filter(key__in=named).values_list("key", "time_zone"))
     now = timezone.now()
-    budgets = [open_budget(row, zones.get(row.tenant, ""), now) for row in single]
+    more = defaultdict[int, list[Increase]](list)
+    for i in LimitIncrease.objects.filter(limit__in=single, until__gt=now):
+        more[i.limit_id].append(
+            Increase(amount=i.amount, until=i.until, tenant=i.tenant, user=i.user)
+        )
+    budgets = [
+        open_budget(row, zones.get(row.tenant, ""), now, tuple(more[row.pk])) for row in single
+    ]
     try:
         rooms = conf.store().usage(budgets)
     except StoreUnavailable:
@@ -148,7 +171,9 @@ def is_one_budget(row: Limit) -> bool:
     return row.is_active and all(getattr(row, d) != limits.EACH for d in limits.DIMENSIONS)
 
 
-def open_budget(row: Limit, tenant_zone: str, now: Any) -> limits.Budget:
+def open_budget(
+    row: Limit, tenant_zone: str, now: Any, increases: tuple[Increase, ...]
+) -> limits.Budget:
     zone = row.time_zone or tenant_zone or conf.current().zone_name
     values = {name: getattr(row, name) for name in limits.DIMENSIONS}
     limit = limits.Limit(
@@ -161,5 +186,6 @@ def open_budget(row: Limit, tenant_zone: str, now: Any) -> limits.Budget:
         unit=limits.Unit(row.unit),
         amount=row.amount,
         tracked_since=row.tracked_since,
+        increases=increases,
     )
     return limits.open_budget(limit, values, now)

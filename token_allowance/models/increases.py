@@ -45,8 +45,12 @@ class LimitIncrease(models.Model):
         ]
 
     def __str__(self) -> str:
-        whom = [f"{n} {v}" for n in ("user", "tenant") if (v := getattr(self, n))]
-        return f"{self.amount:,} {self.limit.unit} more for {' of '.join(whom) or 'everyone'}"
+        return f"{self.amount:,} {self.limit.unit} more for {self.whom}"
+
+    @property
+    def whom(self) -> str:
+        named = [f"{n} {v}" for n in ("user", "tenant") if (v := getattr(self, n))]
+        return " of ".join(named) or "all of them"
 
     def clean(self) -> None:
         for name in ("tenant", "user"):

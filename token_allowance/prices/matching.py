@@ -14,6 +14,7 @@ from token_allowance.names import name_candidates
 from token_allowance.pricing import ModelPrice
 
 LOOKED_BACK = dt.timedelta(days=7)
+LOOKED_AT = 20_000
 SHOWN = 20
 
 
@@ -65,9 +66,13 @@ def matches(
 
 
 def unpriced_calls(now: dt.datetime) -> list[tuple[str, str, int]]:
-    """Provider, model and number of the calls of 7 days whose model has no price even now."""
+    """Provider, model and number of the calls of 7 days whose model has no price even now.
+
+    Only the newest calls are looked at: a page must not read a whole ledger (case C89).
+    """
+    newest = Reservation.objects.filter(created_at__gte=now - LOOKED_BACK).order_by("-created_at")
     calls = Reservation.objects.filter(
-        created_at__gte=now - LOOKED_BACK, flags__icontains='"unpriced"'
+        pk__in=newest.values("pk")[:LOOKED_AT], flags__icontains='"unpriced"'
     )
     counted = calls.order_by().values_list("provider", "model").annotate(n=Count("id"))
     seen: Iterator[tuple[str, str, int]] = iter(counted.order_by("-n")[:SHOWN])

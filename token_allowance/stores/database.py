@@ -35,7 +35,7 @@ class Dialect(Protocol):
         self, connection: BaseDatabaseWrapper, now: dt.datetime, charge: bool, most: int
     ) -> int: ...
 
-    def seed(self, connection: BaseDatabaseWrapper, budget: Budget) -> Drift: ...
+    def seed(self, connection: BaseDatabaseWrapper, budget: Budget, again: bool) -> Drift: ...
 
 
 DIALECTS = {"postgresql": cast(Dialect, postgresql), "sqlite": cast(Dialect, sqlite)}
@@ -65,7 +65,7 @@ class DatabaseStore(base.Store):
             if isinstance(answer, Decision):
                 return self._dated(answer)
             for budget in answer:
-                self._seed(budget)
+                self._seed(budget, again=False)
         raise StoreUnavailable("The counters of this call could not be seeded from the ledger.")
 
     def settle(self, settlement: Settlement) -> Outcome:
@@ -90,7 +90,7 @@ class DatabaseStore(base.Store):
 
     def rebuild(self, now: dt.datetime) -> list[Drift]:
         budgets = self.run(lambda connection: ledger.open_budgets(connection, now))
-        drifts = [self._seed(budget) for budget in budgets]
+        drifts = [self._seed(budget, again=True) for budget in budgets]
         return [d for d in drifts if d.used[0] != d.used[1] or d.reserved[0] != d.reserved[1]]
 
     def _dated(self, decision: Decision) -> Decision:
@@ -100,5 +100,6 @@ class DatabaseStore(base.Store):
             return decision
         return Decision(decision.outcome, self.run(lambda c: slices.dated(c, rooms)))
 
-    def _seed(self, budget: Budget) -> Drift:
-        return self.run(lambda connection: self.dialect.seed(connection, budget))
+    def _seed(self, budget: Budget, *, again: bool) -> Drift:
+        """Count the budget from the ledger; not ``again`` if another caller just has."""
+        return self.run(lambda connection: self.dialect.seed(connection, budget, again))

@@ -102,11 +102,16 @@ def sums(
     return slices.combined(*found)
 
 
-def seed(connection: BaseDatabaseWrapper, cursor: Any, budget: Budget, *, lock: str = "") -> Drift:
+def seed(
+    connection: BaseDatabaseWrapper, cursor: Any, budget: Budget, *, again: bool, lock: str = ""
+) -> Drift:
     """Make a counter say what the ledger says, and let open rows settle into it (protocol B).
 
-    The caller holds the transaction, and keeps reserves out.
+    The caller holds the transaction, and keeps reserves out. Of many callers that meet a new limit
+    only the first has to count: the others find it done, unless they ask for it ``again``.
     """
+    if not again and _counted(cursor, budget):
+        return Drift(budget.key, (0, 0), (0, 0))
     wide = base.kept(budget)
     where, values = scope(connection, wide)
     columns = ("id", "holds", "reserved_micros", "reserved_tokens", "created_at")
@@ -139,6 +144,12 @@ def seed(connection: BaseDatabaseWrapper, cursor: Any, budget: Budget, *, lock: 
         [budget.key, used, reserved, budget.since],
     )
     return Drift(budget.key, (before[0], used), (before[1], reserved))
+
+
+def _counted(cursor: Any, budget: Budget) -> bool:
+    cursor.execute("SELECT since FROM token_allowance_counter WHERE key = %s", [budget.key])
+    found = cursor.fetchone()
+    return found is not None and found[0] >= budget.since
 
 
 def figures(connection: BaseDatabaseWrapper, budgets: Sequence[Budget]) -> list[Room]:

@@ -131,9 +131,9 @@ def expire(connection: BaseDatabaseWrapper, now: dt.datetime, charge: bool, most
         return len(due)
 
 
-def seed(connection: BaseDatabaseWrapper, budget: Budget) -> Drift:
+def seed(connection: BaseDatabaseWrapper, budget: Budget, again: bool) -> Drift:
     with _transaction(connection), connection.cursor() as cursor:
-        return ledger.seed(connection, cursor, budget)
+        return ledger.seed(connection, cursor, budget, again=again)
 
 
 def _transaction(connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
