@@ -32,7 +32,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 sdks = pytest.mark.parametrize("sdk", SDKS)
 FIXED = Reply(input_tokens=40, output_tokens=9)
-PACED = Reply(text=" windy" * 16, chunks=4, chunk_delay_seconds=0.15, input_tokens=40)
+PACED = Reply(text=" windy" * 16, chunks=4, chunk_delay_seconds=0.2, input_tokens=40)
 clients: dict[str, Any] = {}  # what the views below call
 
 
@@ -144,6 +144,27 @@ def test_a_call_cancelled_while_it_is_being_reserved_is_released(lab, monkeypatc
     assert lab.rows(1)[0].state == "released"
     assert lab.requests() == 0
     assert lab.figures() == {"cost": (0, 0), "tokens": (0, 0), "calls": (0, 0)}
+
+
+def test_a_call_cancelled_at_the_moment_its_reservation_arrives_is_released(lab, monkeypatch):
+    """The work is done, and the coroutine has not yet been told: nobody else would give it back."""
+    real = asyncio.wrap_future
+
+    def arriving(future, **options):
+        future.exception()  # waits until the store has answered
+        asyncio.current_task().cancel()
+        return real(future, **options)
+
+    async def ask() -> None:
+        async with lab.aclient("openai") as client:
+            monkeypatch.setattr(asyncio, "wrap_future", arriving)
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.ensure_future(create(client))
+            monkeypatch.undo()
+
+    asyncio.run(ask())
+    assert lab.ended() == [("released", [], None)]
+    assert lab.requests() == 0
 
 
 def test_many_cancelled_calls_leave_nothing_reserved_case_c46(lab):

@@ -87,7 +87,7 @@ async def acall(
     except asyncio.CancelledError:
         if abandoned is not None:
             future.add_done_callback(lambda done: _hand_over(done, abandoned))
-        raise
+        raise  # the callback runs here if the work was done just before: it must only enqueue
 
 
 def later(function: Callable[[], object]) -> None:
@@ -97,7 +97,7 @@ def later(function: Callable[[], object]) -> None:
 
 def _hand_over(done: Future[T], abandoned: Callable[[T], object]) -> None:
     if not done.cancelled() and done.exception() is None:
-        abandoned(done.result())
+        later(lambda: abandoned(done.result()))
 
 
 def _on_loop() -> bool:
