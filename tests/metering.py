@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from decimal import Decimal
 from types import TracebackType
 from typing import Any, Self
+from unittest import mock
 
 import anthropic
 import httpx2
@@ -26,6 +27,7 @@ from token_allowance import allowance, conf, settlements
 from token_allowance.estimate import message_tokens
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.models import Limit, Price, Reservation
+from token_allowance.stores.connections import own
 from token_allowance.stores.database import DatabaseStore
 from token_allowance.usage import Usage
 
@@ -94,12 +96,17 @@ class Lab:
         self.using = using
         store = {"BACKEND": "tests.metering.FlakyStore", "OPTIONS": {"alias": using}}
         self._settings = override_settings(TOKEN_ALLOWANCE={"STORE": store, **settings})
+        # As in production, a connection is kept for the next operation: a test makes twenty.
+        self._keeping = mock.patch(
+            "token_allowance.stores.connections.in_tests", return_value=False
+        )
         self.provider = Provider()
 
     def __enter__(self) -> Self:
         FlakyStore.down, FlakyStore.asked = set(), {}
         self.provider.__enter__()
         self._settings.enable()
+        self._keeping.start()
         self.price("openai", GPT, 1, 2, cache_read_mtok=Decimal("0.1"))
         self.price("anthropic", CLAUDE, 3, 15, cache_read_mtok=Decimal("0.30"))
         for unit, amount in ROOM.items():
@@ -120,6 +127,8 @@ class Lab:
         finally:
             FlakyStore.down = set()
             settlements._waiting.clear()
+            self._keeping.stop()
+            own(self.using).close()
             self._settings.disable()
             self.provider.__exit__(kind, error, tb)
 

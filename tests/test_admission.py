@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+from typing import Any
 
 import pytest
 from asgiref.sync import markcoroutinefunction
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 Usage = allowance.Usage
 both = pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
-clients: dict[str, object] = {}
+clients: dict[str, Any] = {}
 
 
 @pytest.fixture
@@ -39,10 +40,14 @@ def lab():
     assert current() is NOBODY
 
 
-def spend(micros: int, **attribution: str) -> None:
+def spend(micros: int, **attribution: Any) -> None:
     """Use so many micro-dollars and tokens."""
-    call = {"provider": "openai", "model": GPT, "input_tokens": micros, "max_output_tokens": 0}
-    with allowance.call(**call, **attribution) as made:
+    with (
+        allowance.charge_to(**attribution),
+        allowance.call(
+            provider="openai", model=GPT, input_tokens=micros, max_output_tokens=0
+        ) as made,
+    ):
         made.record(Usage(micros))
 
 
@@ -331,7 +336,7 @@ def test_require_holds_for_the_steps_of_a_streamed_body(lab, urls):
             b"".join(body)
 
     async def read() -> bytes:
-        response = await AsyncClient().get("/astream/2/")
+        response: Any = await AsyncClient().get("/astream/2/")
         async with lab.aclient("openai") as clients["async"]:
             return b"".join([part async for part in response.streaming_content])
 

@@ -7,12 +7,13 @@ import subprocess
 import sys
 import threading
 from contextvars import copy_context
+from typing import Any
 
 import pytest
 from django.db import connection, connections
 
 from project.provider import Reply
-from tests.metering import GPT, Lab, create
+from tests.metering import GPT, Lab, cancelled, create
 from token_allowance import allowance
 from token_allowance.attribution import NOBODY, current
 from token_allowance.exceptions import (
@@ -25,7 +26,12 @@ from token_allowance.exceptions import (
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-CALL = {"provider": "openai", "model": GPT, "input_tokens": 100, "max_output_tokens": 50}
+CALL: dict[str, Any] = {
+    "provider": "openai",
+    "model": GPT,
+    "input_tokens": 100,
+    "max_output_tokens": 50,
+}
 RESERVED = 200  # 100 at one micro-dollar and 50 at two
 Usage = allowance.Usage
 both = pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
@@ -110,15 +116,15 @@ def test_a_block_that_fails(lab, asynchronous, begin, expected):
 
 
 def test_a_cancelled_block_is_charged_as_reserved(lab):
+    entered: list[bool] = []
+
     async def ask() -> None:
         async with allowance.call(**CALL):
+            entered.append(True)
             await asyncio.sleep(10)
 
     async def leave() -> None:
-        task = asyncio.ensure_future(ask())
-        await asyncio.sleep(0.2)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await cancelled(ask(), after=lambda: bool(entered))
 
     asyncio.run(leave())
     assert lab.ended() == [("settled", ["uncertain"], RESERVED)]

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
@@ -276,7 +277,7 @@ def test_a_task_object_is_refused():
 # Caps
 
 
-def thread(function) -> ThreadPoolExecutor:
+def thread(function) -> Any:
     """Run in a thread that carries the context."""
     done: list[object] = []
     context = copy_context()

@@ -17,7 +17,7 @@ from token_allowance.estimate import text_tokens
 pytestmark = pytest.mark.django_db(transaction=True)
 
 TEXT = " windy" * 16  # cut by the provider into four equal parts
-PACED = Reply(text=TEXT, chunks=4, chunk_delay_seconds=0.1, input_tokens=40)
+PACED = Reply(text=TEXT, chunks=4, chunk_delay_seconds=0.2, input_tokens=40)
 ways = pytest.mark.parametrize(
     ("asynchronous", "stream"),
     [(False, False), (False, True), (True, False), (True, True)],

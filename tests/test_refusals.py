@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import pickle
+from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 Usage = allowance.Usage
 NOON = dt.datetime(2026, 11, 18, 12, 0, 0, 500_000, tzinfo=dt.UTC)
-WHO = {"tenant": "acme", "user": "u_1"}
+WHO: dict[str, Any] = {"tenant": "acme", "user": "u_1"}
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def noon(monkeypatch):
     monkeypatch.setattr(timezone, "now", lambda: NOON)
 
 
-def call(input_tokens: int, output_tokens: int = 0, **who: str) -> allowance.call:
+def call(input_tokens: int, output_tokens: int = 0, **who: Any) -> allowance.call:
     return allowance.call(
         provider="openai",
         model=GPT,
@@ -53,12 +54,12 @@ def call(input_tokens: int, output_tokens: int = 0, **who: str) -> allowance.cal
     )
 
 
-def spend(micros: int, **who: str) -> None:
+def spend(micros: int, **who: Any) -> None:
     with call(micros, **who) as made:
         made.record(Usage(micros))
 
 
-def refused(input_tokens: int, **who: str) -> AllowanceExceeded:
+def refused(input_tokens: int, **who: Any) -> AllowanceExceeded:
     with pytest.raises(AllowanceExceeded) as caught, call(input_tokens, **who):
         pass
     error = caught.value
