@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from decimal import Decimal
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -23,7 +24,9 @@ SETTINGS_BLOCK, BILLING_BLOCK = PYTHON[1], PYTHON[2]
 
 @pytest.mark.django_db(transaction=True)
 def test_the_code_blocks_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    Price.objects.create(provider="openai", model="gpt-5-mini", input_mtok="0.25", output_mtok="2")
+    Price.objects.create(
+        provider="openai", model="gpt-5-mini", input_mtok=Decimal("0.25"), output_mtok=Decimal(2)
+    )
     namespace: dict[str, Any] = {}
     with Provider() as provider:
         provider.script([], default=FIXED_COST)

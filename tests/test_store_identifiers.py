@@ -109,7 +109,7 @@ def test_a_key_says_which_budget_it_counts(one: Budget, other: Budget) -> None:
 
     def counted(b: Budget) -> tuple[object, ...]:
         limit = b.limit
-        edges = (limit.anchor_day, limit.time_zone)  # a rolling window has none
+        edges: tuple[object, ...] = (limit.anchor_day, limit.time_zone)  # a rolling one: none
         edges = edges if b.slice is None else (limit.rolling_seconds,)
         return b.values, b.window, limit.unit, limit.window, edges
 

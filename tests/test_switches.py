@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ GPT: dict[str, Any] = {"provider": "openai", "model": "gpt-5-mini", "tenant": "a
 
 @pytest.fixture(autouse=True)
 def price(transactional_db: None) -> None:
-    Price.objects.create(provider="openai", model="gpt-5-mini", input_mtok="1", output_mtok="1")
+    Price.objects.create(
+        provider="openai", model="gpt-5-mini", input_mtok=Decimal(1), output_mtok=Decimal(1)
+    )
 
 
 def stopped(**attribution: Any) -> bool:
