@@ -109,6 +109,8 @@ def limit_form(**given):
         "is_active": "on",
         "expires_at_0": "",
         "expires_at_1": "",
+        "increases-TOTAL_FORMS": "0",
+        "increases-INITIAL_FORMS": "0",
     }
     for name, field in LimitForm().fields.items():
         if hasattr(field, "compress") and name != "expires_at":

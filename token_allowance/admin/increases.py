@@ -6,13 +6,13 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
-from django.db.models import Model, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 
-from token_allowance.admin import amounts
+from token_allowance.admin import amounts, offers
 from token_allowance.admin.base import NOTHING
 from token_allowance.admin.generics import IncreaseFormSet, IncreaseModelForm, Increases
 from token_allowance.limits import EACH, Unit
@@ -34,6 +34,7 @@ class IncreaseForm(IncreaseModelForm):
         for name in ("tenant", "user"):
             self.fields[name].disabled = getattr(limit, name) != EACH
             self.fields[name].help_text = f"Empty: every {name}'s budget."
+        self.fields["tenant"].widget.attrs["list"] = offers.TENANTS
 
     def clean_amount(self) -> int:
         try:
@@ -71,10 +72,10 @@ class IncreaseInline(Increases):
     def get_queryset(self, request: HttpRequest) -> QuerySet[LimitIncrease]:
         return super().get_queryset(request).none()
 
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+    def has_change_permission(self, request: HttpRequest, obj: Limit | None = None) -> bool:
         return False
 
-    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+    def has_view_permission(self, request: HttpRequest, obj: Limit | None = None) -> bool:
         return self.has_add_permission(request, obj)
 
 

@@ -56,6 +56,8 @@ class LimitIncrease(models.Model):
         for name in ("tenant", "user"):
             if not (value := getattr(self, name)):
                 continue
+            if value == limits.EACH:
+                raise ValidationError({name: "* is all of its values at once: leave it empty."})
             rule = getattr(self.limit, name)
             if rule not in (limits.EACH, value):
                 raise ValidationError({name: f"The limit has no budget of this {name}."})

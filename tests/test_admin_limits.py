@@ -1,0 +1,149 @@
+"""Limits in the admin: rolling windows in words, and more for a while."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.utils import timezone
+
+from tests.test_admin import limit_form, page, settled
+from token_allowance.models import Limit, LimitIncrease
+
+pytestmark = pytest.mark.django_db
+ROLLING = {"window": "rolling", "rolling_seconds": "24 hours"}
+
+
+def increase_form(**given):
+    """What the form of a limit posts when more is granted on it."""
+    until = timezone.localtime(timezone.now() + dt.timedelta(hours=2))
+    row = {
+        "tenant": "acme",
+        "user": "",
+        "amount": "5",
+        "until_0": f"{until:%Y-%m-%d}",
+        "until_1": f"{until:%H:%M:%S}",
+        "reason": "a launch",
+        **given,
+    }
+    counts = {"increases-TOTAL_FORMS": "1", "increases-INITIAL_FORMS": "0"}
+    return limit_form() | counts | {f"increases-0-{name}": value for name, value in row.items()}
+
+
+def test_a_rolling_length_is_written_and_shown_in_words(admin_client):
+    assert admin_client.post(page("limit", "add"), limit_form(**ROLLING)).status_code == 302
+    limit = Limit.objects.get()
+    assert (limit.window, limit.rolling_seconds) == ("rolling", 86_400)
+    assert str(limit).startswith("$0.50 per rolling 24-hour window for each user")
+    assert "the last 24 hours" in admin_client.get(page("limit")).text
+    form = admin_client.get(page("limit", "change", limit.pk)).text
+    assert 'value="24 hours"' in form
+    assert "what is spent at 14:05 comes back the next day at 14:05" in form
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"window": "rolling"}, "Say how long: 24 hours, 30 days."),
+        ({"rolling_seconds": "24 hours"}, "Only the last hours or days have a length."),
+        (ROLLING | {"rolling_seconds": "1mo"}, "such as 24 hours or 30 days; a calendar month is"),
+        (ROLLING | {"rolling_seconds": "2 seconds"}, "A rolling window lasts 60 seconds to 366"),
+        (ROLLING | {"anchor_day": "3"}, "The first day can be 1"),
+    ],
+)
+def test_case_c66_what_is_no_rolling_window_is_said_in_words(admin_client, given, text):
+    answer = admin_client.post(page("limit", "add"), limit_form(**given))
+    assert answer.status_code == 200
+    assert text in answer.text
+    assert not Limit.objects.exists()
+
+
+def test_two_lengths_are_two_limits_and_the_same_length_twice_is_refused(admin_client):
+    for length in ("1 day", "2 days"):
+        admin_client.post(page("limit", "add"), limit_form(**ROLLING | {"rolling_seconds": length}))
+    assert Limit.objects.count() == 2
+    answer = admin_client.post(page("limit", "add"), limit_form(**ROLLING))
+    assert "An active limit with this scope, window and unit exists." in answer.text
+
+
+def test_more_for_a_while_is_granted_by_whoever_is_signed_in(admin_client):
+    limit = Limit.objects.create(tenant="*", user="*", amount=500_000)
+    answer = admin_client.post(page("limit", "change", limit.pk), increase_form())
+    assert answer.status_code == 302
+    made = LimitIncrease.objects.get()
+    assert (made.limit, made.tenant, made.user) == (limit, "acme", "")
+    assert (made.amount, made.by, made.reason) == (5_000_000, "admin", "a launch")
+    shown = admin_client.get(page("limit", "change", limit.pk)).text
+    assert "$5.00 more for tenant acme, until" in shown
+    assert "by admin: a launch" in shown
+
+
+def test_what_was_granted_is_listed_and_can_be_neither_changed_nor_removed(admin_client):
+    limit = Limit.objects.create(tenant="*", amount=1, unit="tokens")
+    row = LimitIncrease.objects.create(limit=limit, amount=1_000, until=timezone.now())
+    shown = admin_client.get(page("limit", "change", limit.pk)).text
+    assert "1,000 tokens more for all of them, ended" in shown
+    assert 'increases-0-DELETE"' not in shown
+    changed = increase_form(amount="7") | {
+        "unit": "tokens",
+        "amount": "1",
+        "increases-INITIAL_FORMS": "1",
+        "increases-0-id": str(row.pk),
+    }
+    admin_client.post(page("limit", "change", limit.pk), changed)
+    row.refresh_from_db()
+    assert row.amount == 1_000
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"amount": "-5"}, "An amount must not be negative"),
+        ({"amount": "0"}, "Write more than 0."),
+        ({"amount": "five"}, "is not an amount of dollars"),
+        ({"until_0": "2020-01-01"}, "This moment has passed."),
+        ({"until_0": "soon"}, "Enter a valid date."),
+        ({"tenant": "*"}, "all of its values at once: leave it empty"),
+    ],
+)
+def test_what_cannot_be_granted_is_said_beside_its_field(admin_client, given, text):
+    limit = Limit.objects.create(tenant="*", user="*", amount=500_000)
+    answer = admin_client.post(page("limit", "change", limit.pk), increase_form(**given))
+    assert answer.status_code == 200
+    assert text in answer.text
+    assert not LimitIncrease.objects.exists()
+
+
+def test_an_amount_is_read_in_the_unit_that_the_limit_has_after_the_change(admin_client):
+    limit = Limit.objects.create(tenant="*", user="*", amount=500_000)
+    data = increase_form(amount="7000") | {"unit": "tokens", "amount": "9000"}
+    assert admin_client.post(page("limit", "change", limit.pk), data).status_code == 302
+    assert LimitIncrease.objects.get().amount == 7_000
+
+
+def test_a_limit_of_one_tenant_is_raised_without_naming_it_again(admin_client):
+    limit = Limit.objects.create(tenant="acme", user="*", amount=500_000)
+    data = increase_form(tenant="globex") | {"tenant_0": "only", "tenant_1": "acme"}
+    assert admin_client.post(page("limit", "change", limit.pk), data).status_code == 302
+    assert LimitIncrease.objects.get().tenant == ""
+
+
+def test_what_is_used_is_shown_of_the_raised_amount(admin_client):
+    limit = Limit.objects.create(tenant="acme", amount=10_000)
+    settled()
+    until = timezone.now() + dt.timedelta(hours=1)
+    LimitIncrease.objects.create(limit=limit, amount=10_000, until=until)
+    LimitIncrease.objects.create(limit=limit, amount=99_000, until=timezone.now())
+    assert "$0.008383, 41%" in admin_client.get(page("limit")).text
+
+
+def test_who_may_not_grant_sees_no_form_for_it(client):
+    user = User.objects.create_user("editor", password="x", is_staff=True)
+    allowed = Permission.objects.filter(codename__in=["view_limit", "change_limit"])
+    user.user_permissions.set(allowed)
+    client.force_login(user)
+    limit = Limit.objects.create(tenant="*", user="*", amount=500_000)
+    assert "increases-0-amount" not in client.get(page("limit", "change", limit.pk)).text
+    client.post(page("limit", "change", limit.pk), increase_form())
+    assert not LimitIncrease.objects.exists()
