@@ -16,6 +16,7 @@ MIDDLEWARE = "token_allowance.middleware.AllowanceMiddleware"
 def register_all() -> None:
     register(check_settings)
     register(check_middleware)
+    register(check_callables)
     register(check_store)
     register(check_database)
     register(check_production, Tags.security, deploy=True)
@@ -51,6 +52,23 @@ def check_middleware(**_: Any) -> list[CheckMessage]:
             )
         ]
     return []
+
+
+def check_callables(**_: Any) -> list[CheckMessage]:
+    if conf.problems(getattr(settings, conf.NAME, {})):
+        return []  # E001 says what is wrong
+    found: list[CheckMessage] = []
+    for key in conf.CALLABLES:
+        path = getattr(conf.current(), key)
+        try:
+            usable = path is None or callable(conf.imported(path))
+        except ImportError:
+            usable = False
+        if not usable:
+            text = f"{conf.NAME}[{key!r}] is {path!r}, which names nothing that can be called."
+            hint = "Give the dotted path of a function, such as 'shop.billing.who_pays'."
+            found.append(Error(text, hint=hint, id="allowance.E005"))
+    return found
 
 
 def check_store(**_: Any) -> list[CheckMessage]:

@@ -45,6 +45,8 @@ class Settings:
     WAIT_SECONDS: float = 0  # for stores that can wait for room
     TIME_ZONE: str | None = None  # of windows; default: settings.TIME_ZONE
     EXCEEDED_STATUS: int = 429  # or 402
+    # callable(dimension, value) -> name, (name, URL) or None: what staff see beside a key
+    LABELS: str | Callable[..., Any] | None = None
 
     @property
     def zone_name(self) -> str:
@@ -114,6 +116,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "ON_EXPIRE": ("release", "charge"),
     "EXCEEDED_STATUS": (429, 402),
 }
+CALLABLES = ("ATTRIBUTION", "LABELS")
 INNER_KEYS = {
     "STORE": ("BACKEND", "OPTIONS"),
     "REQUEST_CAPS": ("max_calls", "max_cost"),
@@ -140,6 +143,10 @@ def problems(given: Mapping[str, Any]) -> list[str]:
     if not _positive(given.get("RESERVATION_SECONDS", 600)):
         found.append(f"{NAME}['RESERVATION_SECONDS'] must be a number above 0.")
     found += _estimate_problems(given.get("ESTIMATE"))
+    for key in CALLABLES:
+        value = given.get(key)
+        if value is not None and not callable(value) and not _dotted(value):
+            found.append(f"{NAME}[{key!r}] must be a callable or its dotted path.")
     if given.get("TIME_ZONE") and given["TIME_ZONE"] not in available_timezones():
         found.append(f"{NAME}['TIME_ZONE'] is not a time zone such as Europe/Berlin.")
     if given.get("UNKNOWN_MODEL") == "fallback" and not given.get("FALLBACK_PRICE"):
@@ -169,6 +176,11 @@ def _estimate_problems(given: Any) -> list[str]:
         ):
             found.append(f"{name} must be a dict of model names and whole numbers, or None.")
     return found
+
+
+def _dotted(value: Any) -> bool:
+    parts = value.split(".") if isinstance(value, str) else []
+    return len(parts) > 1 and all(part.isidentifier() for part in parts)
 
 
 def _whole(value: Any) -> bool:

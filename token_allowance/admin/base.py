@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.contrib import admin
 from django.db.models import Model
 from django.http import HttpRequest
@@ -10,6 +12,7 @@ from django.utils.safestring import SafeString
 
 from token_allowance import money
 from token_allowance.admin.generics import ModelAdmin
+from token_allowance.labels import Labels
 
 NOTHING = "—"
 
@@ -23,6 +26,14 @@ class AllowanceAdmin(ModelAdmin):
 
     class Media:
         css = {"all": ["token_allowance/admin.css"]}
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """The rows of one page share their names, so that each is asked for once."""
+        changes = super().get_changelist_instance(request)
+        labels = Labels()
+        for row in changes.result_list:
+            row.labels = labels
+        return changes
 
 
 class ReadOnlyAdmin(AllowanceAdmin):

@@ -12,12 +12,13 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.safestring import SafeString
 
-from token_allowance import money
-from token_allowance.admin import arithmetic
+from token_allowance import limits, money
+from token_allowance.admin import arithmetic, names
 from token_allowance.admin.base import NOTHING, ReadOnlyAdmin, figure, usd
 from token_allowance.admin.paginators import CappedPaginator
 from token_allowance.models import Reservation
 
+NAMED: dict[str, Any] = {name: names.column(name) for name in limits.DIMENSIONS}
 SHOWN = ["time", "flags_shown", "reserved", "settled", "difference", "sum_shown", "took"]
 RECENT = 1_000  # calls whose features are offered as a filter: the whole table is never read
 SPANS = {"15m": ("last 15 minutes", 15), "hour": ("last hour", 60), "day": ("last 24 hours", 1440)}
@@ -56,8 +57,8 @@ class TimeFilter(admin.SimpleListFilter):
 class ReservationAdmin(ReadOnlyAdmin):
     paginator = CappedPaginator
     show_facets = admin.ShowFacets.NEVER  # a facet counts the table
-    list_display = ["time", "tenant", "feature", "user", "model", "state", "reserved", "settled",
-                    "difference", "flags_shown"]  # fmt: skip
+    list_display = ["time", NAMED["tenant"], NAMED["feature"], NAMED["user"], NAMED["model"],
+                    "state", "reserved", "settled", "difference", "flags_shown"]  # fmt: skip
     list_filter = ["state", FeatureFilter, TimeFilter]
     search_fields = ["id"]
     search_help_text = "An exact id, trace id, idempotency key or provider's request id."
@@ -65,9 +66,10 @@ class ReservationAdmin(ReadOnlyAdmin):
     sortable_by = []
     fieldsets = [
         ("Call", {"fields": [("time", "state", "flags_shown"),
-                             ("provider", "model", "requested_model"), "provider_request_id"]}),
+                             ("provider", NAMED["model"], "requested_model"),
+                             "provider_request_id"]}),
         ("Money", {"fields": [("reserved", "settled", "difference"), "sum_shown"]}),
-        ("Charged to", {"fields": [("tenant", "user", "session", "feature"),
+        ("Charged to", {"fields": [tuple(NAMED[name] for name in limits.DIMENSIONS[:-1]),
                                    ("trace_id", "idempotency_key")]}),
         ("Tokens", {"fields": [("input_tokens", "output_tokens", "reserved_tokens"),
                                ("cache_read_tokens", "cache_write_tokens", "reasoning_tokens"),
@@ -75,7 +77,7 @@ class ReservationAdmin(ReadOnlyAdmin):
         ("Times", {"fields": [("created_at", "settled_at", "took"), "expires_at",
                               "deferred_id"]}),
     ]  # fmt: skip
-    readonly_fields = [*SHOWN, *(field.name for field in Reservation._meta.fields)]
+    readonly_fields = [*SHOWN, *NAMED.values(), *(field.name for field in Reservation._meta.fields)]
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str

@@ -8,7 +8,7 @@ from zoneinfo import available_timezones
 from django import forms
 
 from token_allowance import conf, limits
-from token_allowance.admin import amounts
+from token_allowance.admin import amounts, offers
 from token_allowance.admin.generics import LimitModelForm
 from token_allowance.admin.lengths import LengthField
 from token_allowance.admin.scopes import ScopeField
@@ -53,6 +53,7 @@ class LimitForm(LimitModelForm):
         max_length=40, widget=forms.TextInput({"inputmode": "decimal", "size": "14"})
     )
     time_zone = forms.ChoiceField(required=False)
+    offers_tenants = False
 
     class Meta:
         model = Limit
@@ -73,6 +74,8 @@ class LimitForm(LimitModelForm):
         super().__init__(*args, **options)
         for name in limits.DIMENSIONS:
             self.fields[name] = ScopeField(name, help_text=HELP.get(name, ""))
+        if self.offers_tenants:
+            self.fields["tenant"].widget = offers.TenantWidget("tenant")
         # A limit that is copied or comes from an older zone list keeps its zone.
         choices = zone_choices()
         own = self.instance.time_zone

@@ -14,7 +14,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from token_allowance import conf, limits, money
-from token_allowance.admin import increases, lengths
+from token_allowance.admin import increases, lengths, names
 from token_allowance.admin.base import NOTHING, AllowanceAdmin, figure
 from token_allowance.admin.limit_form import LimitForm
 from token_allowance.exceptions import StoreUnavailable
@@ -58,18 +58,27 @@ class LimitAdmin(AllowanceAdmin):
         ("In force", {"fields": ["mode", "is_active", "expires_at"]}),
     ]
     inlines = [increases.IncreaseInline]
-    in_words = ["applies_to", "amount_shown", "granted", "window_shown", "zone_shown", "mode_shown",
-                "is_active", "expires_at"]  # fmt: skip
+    in_words = ["applies_to", "known_as", "amount_shown", "granted", "window_shown", "zone_shown",
+                "mode_shown", "is_active", "expires_at"]  # fmt: skip
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is not None and not self.has_change_permission(request, obj):
             return [(None, {"fields": self.in_words})]
-        return self.fieldsets
+        if obj is None or not any(names.values(obj)) or conf.current().LABELS is None:
+            return self.fieldsets
+        (title, scope), *others = self.fieldsets
+        return [(title, {"fields": [*scope["fields"], "known_as"]}), *others]
+
+    def get_form(self, request: HttpRequest, obj: Any = None, *args: Any, **options: Any) -> Any:
+        """Who may look at tenants is offered their keys where one is to be named."""
+        form: Any = super().get_form(request, obj, *args, **options)
+        form.offers_tenants = request.user.has_perm("token_allowance.view_tenant")
+        return form
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is not None and not self.has_change_permission(request, obj):
             return self.in_words
-        return ["granted"]
+        return ["granted", "known_as"]
 
     def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
         return self.inlines if obj else []
@@ -93,7 +102,11 @@ class LimitAdmin(AllowanceAdmin):
 
     @admin.display(description="applies to")
     def applies_to(self, limit: Limit) -> str:
-        return limit.scope_text
+        return names.described(limit.scope_text, limit)
+
+    @admin.display(description="known as")
+    def known_as(self, limit: Limit) -> str | SafeString:
+        return names.known_as(limit)
 
     @admin.display(description="amount", ordering="amount")
     def amount_shown(self, limit: Limit) -> str | SafeString:

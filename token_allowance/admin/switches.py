@@ -8,7 +8,9 @@ from django.contrib import admin
 from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.safestring import SafeString
 
+from token_allowance.admin import names
 from token_allowance.admin.base import ReadOnlyAdmin
 from token_allowance.admin.generics import SwitchEvents
 from token_allowance.models import Switch, SwitchEvent
@@ -51,13 +53,17 @@ class SwitchAdmin(ReadOnlyAdmin):
     list_filter = [EngagedFilter]
     search_fields = ["tenant", "user", "feature", "model", "reason"]
     search_help_text = "Part of a tenant, user, feature, model or reason."
-    fields = ("stops", "state", "reason", "by", "engaged_at", "ends_at", "released_at")
+    fields = ("stops", "known_as", "state", "reason", "by", "engaged_at", "ends_at", "released_at")
     readonly_fields = fields
     inlines = [SwitchEventInline]
 
     @admin.display(description="stops calls of")
     def stops(self, switch: Switch) -> str:
-        return str(switch)
+        return names.described(str(switch), switch)
+
+    @admin.display(description="known as")
+    def known_as(self, switch: Switch) -> str | SafeString:
+        return names.known_as(switch)
 
     @admin.display(description="state")
     def state(self, switch: Switch) -> str:
