@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import threading
 import time
 
 import httpx
 import httpx2
+import openai
 import pytest
 from django.utils import timezone
 
@@ -143,6 +145,34 @@ def test_a_stream_dropped_in_the_middle_is_charged_for_what_came(lab, sdk, event
     assert (row.state, row.output_tokens) == ("settled", text_tokens(" windy" * 8, sdk))
     assert set(row.flags) - {"abandoned"} == {"interrupted"}
     assert lab.figures()["calls"] == (1, 0)
+
+
+@pytest.mark.parametrize("module", [httpx2, openai])
+def test_a_stream_that_the_collector_ends_asks_the_store_from_another_thread(
+    lab, module, monkeypatch
+):
+    """The collector may run while this thread holds a lock that the store needs."""
+    names: list[str] = []
+    real = lab.store.settle
+    monkeypatch.setattr(
+        lab.store,
+        "settle",
+        lambda *args: (names.append(threading.current_thread().name), real(*args))[1],
+    )
+    lab.provider.script([PACED])
+    with lab.client("openai") as client:
+        stream = create(client, stream=True)
+        events = iter(stream) if module is openai else stream.response.iter_bytes()
+        kept: dict[str, object] = {"stream": stream, "events": events}
+        for _ in range(3):
+            next(events)
+        kept["itself"] = kept
+        gc.disable()
+        del stream, events, kept
+        gc.collect()
+        gc.enable()
+        assert lab.row().state == "settled"
+    assert names == ["token-allowance-later"]
 
 
 def test_a_sync_break_in_the_loop_settles_once_the_stream_is_closed(lab):

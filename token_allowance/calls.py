@@ -149,7 +149,7 @@ class call:
         tb: TracebackType | None,
     ) -> None:
         self._charge_to.__exit__(kind, error, tb)
-        threads.call(self._end, error)
+        threads.finish(lambda: self._end(error))
 
     async def __aenter__(self) -> call:
         charge = self._charge_to.charge()

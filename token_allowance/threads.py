@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import threading
@@ -38,6 +39,18 @@ class _Workers:
             except Exception:
                 logger.exception("token_allowance: finishing a call in the background failed")
 
+
+class _Collecting(threading.local):
+    """Is the garbage collector running in this thread?"""
+
+    now = False
+
+    def watch(self, phase: str, info: object) -> None:
+        self.now = phase == "start"
+
+
+_collecting = _Collecting()
+gc.callbacks.append(_collecting.watch)
 
 _workers: _Workers | None = None
 _lock = threading.Lock()
@@ -88,6 +101,17 @@ async def acall(
         if abandoned is not None:
             future.add_done_callback(lambda done: _hand_over(done, abandoned))
         raise  # the callback runs here if the work was done just before: it must only enqueue
+
+
+def finish(function: Callable[[], object]) -> None:
+    """Run now, as ``call`` does; in the background if the garbage collector is what ended us.
+
+    It may run between any two lines of this thread, also where a lock is held that the work needs.
+    """
+    if _collecting.now:
+        later(function)
+    else:
+        call(function)
 
 
 def later(function: Callable[[], object]) -> None:

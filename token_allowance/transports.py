@@ -87,19 +87,19 @@ def _sync_stream(hx: ModuleType) -> Any:
                 if rest := self.answer.rest():
                     yield rest
             except GeneratorExit:
-                threads.call(self.answer.closed)
+                threads.finish(self.answer.closed)
                 raise
             except BaseException:
-                threads.call(self.answer.failed)
+                threads.finish(self.answer.failed)
                 raise
-            threads.call(self.answer.ended)
+            threads.finish(self.answer.ended)
 
         def close(self) -> None:
             try:
                 self.inner.close()
             finally:
                 if not self.answer.over:
-                    threads.call(self.answer.closed)
+                    threads.finish(self.answer.closed)
 
         def __del__(self) -> None:
             if not self.answer.over:
