@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import datetime as dt
 import logging
 from collections import deque
@@ -42,6 +43,9 @@ def apply_waiting() -> None:
             return
         if not _applied(make):
             return
+
+
+atexit.register(apply_waiting)  # a process that ends in order may be the only one that knows
 
 
 def _applied(make: Make) -> bool:
