@@ -1,7 +1,8 @@
 """Processes that reserve and settle until they are killed.
 
-`python -m tests.callers PARENT_PID` imports once and then forks a caller for each line of JSON on
-its standard input; a caller says on the shared output what it does. All die with the parent.
+`python -m tests.callers PARENT_PID [MODULE]` imports once and then forks a caller for each line of
+JSON on its standard input; a caller says on the shared output what it does. All die with the
+parent. What a caller does is a function here or in MODULE, by its name.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from tests.launcher import die_with_parent
 
-MOST_SECONDS = 120
+MOST_SECONDS = 400
 
 
 class Callers:
@@ -56,9 +58,9 @@ class Callers:
 
 
 @contextmanager
-def running() -> Iterator[Callers]:
+def running(module: str = "tests.callers") -> Iterator[Callers]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.callers", str(os.getpid())],
+        [sys.executable, "-m", "tests.callers", str(os.getpid()), module],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -104,10 +106,7 @@ def call_for_ever(seed: int) -> None:
                 call.release()
 
 
-KINDS: dict[str, Callable[..., None]] = {"hold": hold_and_wait, "calls": call_for_ever}
-
-
-def caller(kind: str, alias: str, databases: dict[str, str], **task: Any) -> None:
+def caller(module: Any, kind: str, alias: str, databases: dict[str, str], **task: Any) -> None:
     """What a forked process does."""
     from django.conf import settings
     from django.db import connections
@@ -118,7 +117,7 @@ def caller(kind: str, alias: str, databases: dict[str, str], **task: Any) -> Non
     for name, database in databases.items():
         settings.DATABASES[name]["NAME"] = connections.settings[name]["NAME"] = database
     with override_settings(TOKEN_ALLOWANCE=configured(alias)):
-        KINDS[kind](**task)
+        getattr(module, kind)(**task)
 
 
 def say(what: object) -> None:
@@ -126,7 +125,7 @@ def say(what: object) -> None:
     sys.stdout.flush()
 
 
-def main(parent_pid: str) -> None:
+def main(parent_pid: str, module_name: str) -> None:
     die_with_parent(int(parent_pid), signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the killed leave no zombies
     signal.alarm(MOST_SECONDS)
@@ -136,16 +135,18 @@ def main(parent_pid: str) -> None:
     django.setup()
     import tests.stores  # noqa: F401  what every caller needs
 
+    module = import_module(module_name)
+
     me = os.getpid()
     say("ready")
     for line in sys.stdin:
         if os.fork() == 0:
             try:
                 die_with_parent(me, signal.SIGKILL)
-                caller(**json.loads(line))
+                caller(module, **json.loads(line))
             finally:
                 os._exit(1)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

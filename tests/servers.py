@@ -178,20 +178,38 @@ class Postgres(Server):
         self.account = unprivileged()
         if self.account:
             os.chown(self.folder, self.account.pw_uid, self.account.pw_gid)
-        programs = self.reachable(postgres_folder())
+        self.programs = self.reachable(postgres_folder())
         self.data = self.folder / "data"
-        self.make_cluster(programs)
+        self.make_cluster(self.programs)
         self.port = free_port()
+        self.url = f"postgres://postgres@127.0.0.1:{self.port}/postgres"
+        if not self.serve():
+            raise RuntimeError(self.log())
+
+    def serve(self) -> bool:
+        """Launches the server on its data; whether it came up."""
         self.launch(
-            programs / "postgres",
+            self.programs / "postgres",
             *("-D", self.data, "-F", "-h", "127.0.0.1", "-p", str(self.port), "-k", self.folder),
             *("-c", "synchronous_commit=off", "-c", "full_page_writes=off"),
             *("-c", "max_connections=200", *self.options),
             account=self.account,
         )
-        if not self.wait_until(self.is_ready):
-            raise RuntimeError(self.log())
-        self.url = f"postgres://postgres@127.0.0.1:{self.port}/postgres"
+        return self.wait_until(self.is_ready)
+
+    def halt(self, how: signal.Signals) -> None:
+        """SIGINT ends it in order, SIGQUIT at once, SIGKILL as a crash does. Its data stay."""
+        assert self.process
+        self.process.send_signal(how)
+        self.process.wait(30)
+
+    def resume(self, seconds: float = 30) -> None:
+        """Starts it again on its data, at the same port."""
+        deadline = time.monotonic() + seconds
+        while not self.serve():  # after a crash its children hold the memory a little longer
+            if time.monotonic() > deadline:
+                raise RuntimeError(self.log())
+            time.sleep(0.05)
 
     def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
         """Runs a program to its end as the server's account."""
@@ -234,7 +252,11 @@ class Postgres(Server):
 
     def is_ready(self) -> bool:
         with contextlib.suppress(OSError, IndexError):
-            return "ready" in (self.data / "postmaster.pid").read_text().splitlines()[7]
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+            return self.process is not None and (
+                # not the file that a killed one left
+                lines[0] == str(self.process.pid) and "ready" in lines[7]
+            )
         return False
 
 

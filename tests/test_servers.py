@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -55,6 +56,20 @@ def test_the_run_has_a_real_database():
 def test_the_run_has_a_real_redis():
     with redis.Redis.from_url(settings.REDIS_URL) as client:
         assert client.eval("return redis.call('TIME')", 0)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL])
+def test_postgresql_keeps_what_it_has_confirmed_when_it_is_ended(how):
+    server = servers.Postgres("-c", "fsync=on", "-c", "synchronous_commit=on")
+    try:
+        with psycopg.connect(server.url, autocommit=True) as client:
+            client.execute("CREATE TABLE kept AS SELECT 7 AS number")
+            server.halt(how)
+        server.resume()
+        with psycopg.connect(server.url) as client:
+            assert client.execute("SELECT number FROM kept").fetchone() == (7,)
+    finally:
+        server.stop()
 
 
 def test_servers_answer_and_leave_nothing():

@@ -47,7 +47,7 @@ def states(alias: str) -> dict[str, int]:
 def killed_with_52_calls_in_flight(alias: str, processes: callers.Callers) -> None:
     Limit.objects.using(alias).create(unit="tokens", amount=800, window="total")
     spend(280)
-    pid = processes.start(kind="hold", alias=alias, tokens=10, count=52)
+    pid = processes.start(kind="hold_and_wait", alias=alias, tokens=10, count=52)
     assert used() == [(280, 520, 0)]
     processes.kill(pid)
     assert used() == [(280, 520, 0)]
@@ -101,7 +101,7 @@ def test_killing_callers_anywhere_leaves_counters_that_equal_the_ledger(
     killed = 0
     while time.monotonic() < end:
         while len(running) < WORKERS:
-            running.append(processes.start(kind="calls", alias=database, seed=killed))
+            running.append(processes.start(kind="call_for_ever", alias=database, seed=killed))
         time.sleep(chance.uniform(0.01, 0.15))
         processes.kill(running.pop(chance.randrange(WORKERS)))
         killed += 1

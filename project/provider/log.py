@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 ENTRIES_MAX = 100_000
-HEADERS_KEPT = ("x-stainless-retry-count", "accept-encoding")
+HEADERS_KEPT = ("x-stainless-retry-count", "accept-encoding", "x-trace-id")
 
 
 @dataclass(slots=True)

@@ -1,0 +1,1 @@
+"""Callers killed at random and a database that goes away, and what the books say afterwards."""
