@@ -63,6 +63,8 @@ class Limit(models.Model):
 
     class Meta:
         ordering = ["tenant", "user", "session", "feature", "model", "window", "unit"]
+        # Not partial, as the constraint below is: SQLite would use that one for no query.
+        indexes = [models.Index(fields=["tenant", "user", "session"], name="allowance_limit_of")]
         constraints = [
             models.CheckConstraint(
                 condition=Q(amount__gte=0, amount__lte=money.MAX_MICROS),
