@@ -1,4 +1,4 @@
-"""Pairs of reserve and settle per second with four budgets, beside an empty round trip."""
+"""Pairs of reserve and settle per second with four budgets, beside an empty transaction."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.bench.figures import progress
 from tests.bench.stage import OPENAI_MODEL, STORES, using
 
-THREADS = (1, 8)
+if TYPE_CHECKING:
+    from token_allowance.reservations import Reservation
+
+THREADS = (1, 16)
 
 
 def rows(seconds: float) -> Iterator[list[str]]:
@@ -20,33 +23,38 @@ def rows(seconds: float) -> Iterator[list[str]]:
 
     for store in STORES:
         with using(store):
-            trip = _empty_round_trip(conf.store())
+            empty = _empty_transaction(conf.store())
             for threads in THREADS:
                 pairs = per_second(pair, threads, seconds)
-                trips = per_second(trip, threads, seconds / 2) if trip else None
+                empties = per_second(empty, threads, seconds / 2) if empty else None
                 yield [
                     store,
                     str(threads),
                     f"{pairs:,.0f}",
-                    f"{trips:,.0f}" if trips else "-",
-                    f"{pairs / trips:.2f}" if trips else "-",
+                    f"{empties:,.0f}" if empties else "-",
+                    f"{pairs / empties:.2f}" if empties else "-",
                 ]
         progress(f"pairs on {store} are counted")
 
 
 def pair() -> None:
     """What metering does for one call, without HTTP: plan, price, reserve, settle."""
+    from token_allowance.usage import Usage
+
+    hold().settle(Usage(input_tokens=90, output_tokens=80))
+
+
+def hold() -> Reservation:
+    """The first half of a pair."""
     from token_allowance.attribution import Charge
     from token_allowance.limits import Attribution
     from token_allowance.plans import Attempt
     from token_allowance.reservations import reserve
-    from token_allowance.usage import Usage
 
     attempt = Attempt(
         provider="openai", model=OPENAI_MODEL, input_tokens=100, max_output_tokens=100
     )
-    attribution = Attribution(tenant="acme", user="ada", feature="bench")
-    reserve(attempt, attribution, Charge()).settle(Usage(input_tokens=90, output_tokens=80))
+    return reserve(attempt, Attribution(tenant="acme", user="ada", feature="bench"), Charge())
 
 
 def statements() -> Iterator[list[str]]:
@@ -91,14 +99,14 @@ def per_second(work: Callable[[], Any], threads: int, seconds: float) -> float:
     return total / (perf_counter() - began)
 
 
-def _empty_round_trip(store: Any) -> Callable[[], Any] | None:
-    """The least that the store's connection can do: SELECT 1."""
+def _empty_transaction(store: Any) -> Callable[[], Any] | None:
+    """The least that the store's own connections can do: begin one that may write, and commit."""
     if not hasattr(store, "run"):
         return None
 
-    def select(connection: Any) -> None:
+    def begin_and_commit(connection: Any) -> None:
         with connection.cursor() as cursor:
-            cursor.execute("SELECT 1")
-            cursor.fetchone()
+            cursor.execute("BEGIN IMMEDIATE" if connection.vendor == "sqlite" else "BEGIN")
+            cursor.execute("COMMIT")
 
-    return lambda: store.run(select)
+    return lambda: store.run(begin_and_commit)

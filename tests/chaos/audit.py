@@ -43,6 +43,13 @@ class Books:
             " ".join([row.state, *sorted(row.flags)]) for rows in self.rows.values() for row in rows
         )
 
+    def exposure(self) -> tuple[int, int]:
+        """Expired rows: how many there are, and how many of them were never sent."""
+        expired = [
+            trace for trace, rows in self.rows.items() for row in rows if row.state == "expired"
+        ]
+        return len(expired), sum(trace not in self.requests for trace in expired)
+
 
 def read(told: Sequence[Told], log: Sequence[Entry], alias: str, outages: int) -> Books:
     requests, rows = defaultdict(list), defaultdict(list)

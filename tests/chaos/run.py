@@ -148,6 +148,7 @@ class Chaos:
         told = [_told(path) for path in sorted(self.folder.glob("*.calls"))]
         books = audit.read(told, log, self.alias, self.outages)
         self.problems.update(audit.problems(books, self.alias))
+        expired, unsent = books.exposure()
         return {
             "database": connections[self.alias].vendor,
             "seconds": round(seconds, 1),
@@ -158,7 +159,8 @@ class Chaos:
             "requests at the provider": len(log),
             "ledger rows": sum(books.states().values()),
             "ledger rows by state": dict(books.states().most_common()),
-            "exposure (expired, outcome unlearned)": books.states()["expired"],
+            "exposure (expired, outcome unlearned)": expired,
+            "of them never sent": unsent,
             "samples of used + reserved": self.samples,
             "samples without an answer": self.blind,
             "problems": sorted(self.problems),
