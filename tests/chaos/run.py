@@ -34,7 +34,7 @@ OUTAGES = (signal.SIGINT, signal.SIGKILL, signal.SIGQUIT)
 OUTAGE_EVERY_SECONDS = 10.0
 AWAY_SECONDS = 0.5
 END_SECONDS = 30.0
-TIGHT_CALLS = 15  # of one user, soon full
+TIGHT_CALLS = 3  # of one user, soon full
 LEASE_SECONDS = 600
 SLOW = replace(FIXED_COST, chunks=4, chunk_delay_seconds=0.02)
 REPLIES = (  # beside good answers, at once and in steps
