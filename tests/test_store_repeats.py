@@ -114,10 +114,12 @@ def test_settling_an_unknown_call_charges_it_once(store: Store) -> None:
     assert store.rebuild(NOW) == []
 
 
-def test_settling_an_unknown_call_creates_no_counter_that_would_look_empty(store: Store) -> None:
+@pytest.mark.parametrize("age_seconds", [0, 10**6], ids=["young", "counted since before"])
+def test_settling_an_unknown_call_leaves_no_counter_that_would_look_empty(
+    store: Store, age_seconds: int
+) -> None:
     """Else the next reserve would believe a counter that lacks what is in the ledger already."""
-    since = int(NOW.timestamp()) * 1_000_000  # too young to take a missing counter for zero
-    day = budget(amount=100, since=since)
+    day = budget(amount=100, since=(int(NOW.timestamp()) - age_seconds) * 1_000_000)
     assert store.settle(spent(request(day, cost=40), 70)) is Outcome.LATE
     assert reserve(store, request(day, cost=31)).outcome is Outcome.REFUSED
     assert reserve(store, request(day, cost=30)).outcome is Outcome.ADMITTED

@@ -311,6 +311,10 @@ BEGIN
             SELECT hold.key, hold.actual, 0, 0, w.key, substring(hold.key FROM '-?[0-9]+$')::bigint
             FROM token_allowance_counter w WHERE w.key = regexp_replace(hold.key, '-?[0-9]+$', '-')
             ON CONFLICT (key) DO UPDATE SET used = c.used + excluded.used;
+        ELSIF NOT FOUND AND NOT held AND NOT charged THEN
+            -- Not counted yet: a mark that the next reserve must seed it, and not begin at zero.
+            INSERT INTO token_allowance_counter (key, used, reserved, since)
+            VALUES (hold.key, 0, 0, -1) ON CONFLICT DO NOTHING;
         END IF;
     END LOOP;
     UPDATE token_allowance_reservation t SET

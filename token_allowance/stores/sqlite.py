@@ -198,9 +198,16 @@ def _move(cursor: Any, holds: Any, actual: Amounts, *, held: bool, charged: bool
             "WHERE key = %s",
             [used, amount if held else 0, key],
         )
-        whole = keys.whole(key)
-        if whole and cursor.rowcount == 0 and not held and not charged:
+        if cursor.rowcount or held or charged:
+            continue
+        if whole := keys.whole(key):
             slices.add_late(cursor, whole, key, used)
+        else:  # not counted yet: a mark that the next reserve must seed it, and not begin at zero
+            cursor.execute(
+                "INSERT INTO token_allowance_counter (key, used, reserved, since) "
+                "VALUES (%s, 0, 0, -1)",
+                [key],
+            )
 
 
 def _again(connection: BaseDatabaseWrapper, cursor: Any, id: UUID, row: Row, final: Row) -> Outcome:
