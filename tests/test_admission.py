@@ -132,7 +132,7 @@ def test_admit_refuses_nothing_that_is_only_observed(whose):
         Tenant.objects.create(key="acme", mode="observe" if whose == "tenant" else "")
         allowance.admit(tenant="acme")
         (seen,) = [b for b in allowance.remaining(tenant="acme") if b.scope == "tenant"]
-        assert seen.state == ("blocked" if whose == "tenant" else "observing")
+        assert seen.state == "observing"
 
 
 def test_a_first_seen_user_has_the_budget_of_each_case_c72(lab):

@@ -410,3 +410,16 @@ def test_a_thread_without_a_context_has_nobody_to_charge_case_c80():
                 pool.submit(create, client).result()
             create(client)
         assert lab.requests() == len(lab.rows()) == 1
+
+
+def test_a_generator_that_the_collector_closes_takes_nobody_elses_charge():
+    def suspended():
+        with allowance.charge_to(tenant="one"):
+            yield
+
+    left = suspended()
+    copy_context().run(next, left)
+    with allowance.charge_to(tenant="two"):
+        left.close()
+        assert current().attribution().tenant == "two"
+    assert current() is NOBODY

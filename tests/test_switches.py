@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from django.db import transaction
 
 from token_allowance import allowance
-from token_allowance.models import Price, Switch, SwitchEvent
+from token_allowance.models import Limit, ModelAlias, Price, Switch, SwitchEvent
 
 GPT: dict[str, Any] = {"provider": "openai", "model": "gpt-5-mini", "tenant": "acme", "user": "ana"}
 
@@ -110,3 +111,35 @@ def test_a_coroutine_can_pull_it_too() -> None:
         return await allowance.adisengage("global", by="ana")
 
     assert asyncio.run(pull())
+
+
+def test_a_long_reason_does_not_stop_a_stop() -> None:
+    allowance.engage("global", reason="Traceback\x00" * 200, by="ana" * 200)
+    assert stopped()
+
+
+def test_two_people_may_pull_the_same_switch_at_once() -> None:
+    def pull(who: int) -> None:
+        allowance.engage("feature:agent", reason="loop", by=who)
+
+    with ThreadPoolExecutor(8) as people:
+        list(people.map(pull, range(8)))
+    assert Switch.objects.count() == 1
+    assert SwitchEvent.objects.count() == 8
+
+
+@pytest.mark.parametrize("name", ["gpt-5-mini-2025-08-07", "gpt-5-mini-latest", "my-deploy"])
+def test_no_name_of_a_model_goes_round_its_switch_or_its_limit(name: str) -> None:
+    ModelAlias.objects.create(alias="my-deploy", provider="openai", model="gpt-5-mini")
+    for target in ("gpt-5-mini", name):
+        allowance.engage(model=target, reason="loop", by="ana")
+        assert stopped(model=name)
+        assert stopped()
+        with pytest.raises(allowance.SwitchEngaged):
+            allowance.admit(tenant="acme", user="ana", model=name)
+        allowance.disengage(model=target, by="ana")
+        limit = Limit.objects.create(model=target, unit="calls", amount=0)
+        with pytest.raises(allowance.AllowanceExceeded), allowance.call(**(GPT | {"model": name})):
+            pass
+        assert [b.amount for b in allowance.remaining(model=name)] == [0]
+        limit.delete()

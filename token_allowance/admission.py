@@ -137,17 +137,19 @@ def _budgets(
     decided = policy.confirmed()
     plan = decided.tenant(attribution.tenant).plan
     limits = decided.limits_for(attribution)
-    budgets, missing = apply(limits, attribution, model=model, plan=plan, now=now)
+    known = decided.model(model)
+    budgets, missing = apply(limits, attribution, model=known, plan=plan, now=now)
     return decided, budgets, missing
 
 
 def _remaining(attribution: Attribution, model: str) -> list[Remaining]:
-    _, budgets, _ = _budgets(attribution, model, timezone.now())
+    decided, budgets, _ = _budgets(attribution, model, timezone.now())
     shown = [budget for budget in budgets if budget.enforced]
-    return [_shown(room) for room in conf.store().usage(shown)]
+    observe = conf.current().MODE == "observe" or decided.tenant(attribution.tenant).observe
+    return [_shown(room, observe) for room in conf.store().usage(shown)]
 
 
-def _shown(room: Room) -> Remaining:
+def _shown(room: Room, observe: bool) -> Remaining:
     limit = room.budget.limit
     return Remaining(
         limit=limit,
@@ -159,15 +161,14 @@ def _shown(room: Room) -> Remaining:
         reserved=room.reserved,
         available=room.available,
         resets_at=room.resets_at(),
-        state=_state(room),
+        state=_state(room, observe),
     )
 
 
-def _state(room: Room) -> str:
+def _state(room: Room, observe: bool) -> str:
     used, amount = 100 * room.used, room.budget.limit.amount
     if used >= 100 * amount:
-        observing = room.budget.limit.observe or conf.current().MODE == "observe"
-        return "observing" if observing else "blocked"
+        return "observing" if observe or room.budget.limit.observe else "blocked"
     if used >= DEGRADED_PERCENT * amount:
         return "degraded"
     return "warning" if used >= WARNING_PERCENT * amount else "ok"
@@ -185,7 +186,7 @@ def _admit(charge: Charge, attribution: Attribution, model: str) -> None:
     now = timezone.now()
     decided, budgets, missing = _budgets(attribution, model, now)
     observe = conf.current().MODE == "observe" or decided.tenant(attribution.tenant).observe
-    check_switches(attribution, model, decided, now, observe=observe)
+    check_switches(attribution, decided.model(model), decided, now, observe=observe)
     check_attribution(attribution, missing, observe=observe)
     hard = [b for b in budgets if b.enforced and not observe and not b.limit.observe]
     spent = [room for room in conf.store().usage(hard) if room.used >= room.budget.limit.amount]

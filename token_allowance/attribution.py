@@ -42,6 +42,7 @@ class Charge:
     job: Job | None = None
     covered: bool = False  # a call already reserved here is under way: do not meter it twice (C52)
     outer: Charge | None = field(default=None, repr=False)
+    owner: object = field(default=None, repr=False)  # the block that made it current
 
     def attribution(self) -> Attribution:
         base = self.source.resolve() if self.source else Attribution()
@@ -135,11 +136,14 @@ class charge_to:
         return (Run(*caps, outer=outer),)
 
     def __enter__(self) -> Charge:
-        return self.make_current(self.charge())
+        return self.enter(self.charge())
+
+    def enter(self, charge: Charge) -> Charge:
+        """Make it current until ``__exit__``, which may come in a generator's later step."""
+        return self.make_current(replace(charge, owner=self))
 
     @staticmethod
     def make_current(charge: Charge) -> Charge:
-        """Until ``__exit__``, which may come in another context: of a generator's later step."""
         _current.set(charge)
         return charge
 
@@ -149,7 +153,13 @@ class charge_to:
         error: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        _current.set(current().outer or NOBODY)
+        """Leave what this block made current, wherever it is: a generator that the collector
+        closes must not take the charge of the request that happens to run."""
+        charge: Charge | None = current()
+        while charge is not None and charge.owner is not self:
+            charge = charge.outer
+        if charge is not None:
+            _current.set(charge.outer or NOBODY)
 
     async def __aenter__(self) -> Charge:
         return self.__enter__()

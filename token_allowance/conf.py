@@ -16,8 +16,10 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from token_allowance import money
+from token_allowance.pricing import ModelPrice
 
 NAME = "TOKEN_ALLOWANCE"
+PRICE_PLACES = 8  # decimals of a price, as its columns have them
 DATABASE_STORE = "token_allowance.stores.database.DatabaseStore"
 
 
@@ -151,13 +153,39 @@ def problems(given: Mapping[str, Any]) -> list[str]:
         found.append(f"{NAME}['TIME_ZONE'] is not a time zone such as Europe/Berlin.")
     if given.get("UNKNOWN_MODEL") == "fallback" and not given.get("FALLBACK_PRICE"):
         found.append(f"{NAME}['UNKNOWN_MODEL'] is 'fallback': set FALLBACK_PRICE too.")
-    cap = (given.get("REQUEST_CAPS") or {}).get("max_cost")
-    if cap is not None:
-        try:
-            money.to_micros(cap)
-        except (TypeError, ValueError) as error:
-            found.append(f"{NAME}['REQUEST_CAPS']['max_cost']: {error}")
+    return found + _fallback_problems(given.get("FALLBACK_PRICE")) + _cap_problems(given)
+
+
+def _cap_problems(given: Mapping[str, Any]) -> list[str]:
+    caps = given.get("REQUEST_CAPS")
+    if not isinstance(caps, Mapping):
+        return []
+    found = []
+    if caps.get("max_calls") is not None and not _whole(caps["max_calls"]):
+        found.append(f"{NAME}['REQUEST_CAPS']['max_calls'] must be a whole number, 0 or more.")
+    try:
+        money.to_micros(caps.get("max_cost") or 0)
+    except (TypeError, ValueError) as error:
+        found.append(f"{NAME}['REQUEST_CAPS']['max_cost']: {error}")
     return found
+
+
+def _fallback_problems(given: Any) -> list[str]:
+    if not given:
+        return []
+    try:
+        rates = fallback_rates(given)
+        ModelPrice(provider="", model="", **rates)
+        if any(rate.as_tuple().exponent < -PRICE_PLACES for rate in rates.values()):
+            raise ValueError(f"a rate has more than {PRICE_PLACES} decimals")
+    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        return [f"{NAME}['FALLBACK_PRICE'] is no price: {error}"]
+    return []
+
+
+def fallback_rates(given: Mapping[str, Any]) -> dict[str, Any]:
+    """FALLBACK_PRICE's dollars per million tokens, by the names of a price's columns."""
+    return {name: Decimal(str(rate)) for name, rate in given.items()}
 
 
 def _estimate_problems(given: Any) -> list[str]:

@@ -21,12 +21,14 @@ from token_allowance import conf
 from token_allowance.estimate.references import Kind, Reference
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.stores.connections import run
+from token_allowance.stores.ledger import NOT_EMPTY
 
 REMEMBERED: Final = 10_000
 CONTINUED_APIS: Final = frozenset(("responses", "interactions"))
 SETTLED: Final = (
     "SELECT input_tokens + output_tokens FROM token_allowance_reservation "
-    "WHERE provider_request_id = %s AND provider_request_id <> '' AND state = 'settled' "
+    f"WHERE provider_request_id = %s AND {NOT_EMPTY.format('provider_request_id')} "
+    "AND state = 'settled' "
     "ORDER BY id DESC LIMIT 1"
 )
 

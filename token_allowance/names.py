@@ -31,6 +31,11 @@ def name_candidates(model: str, aliases: Mapping[str, str] = _NO_ALIASES) -> lis
     return list(names)
 
 
+def family(model: str) -> str:
+    """The name without date or ``-latest``: what limits, switches and the ledger call a model."""
+    return name_candidates(model)[-1]
+
+
 def _collect(name: str, aliases: Mapping[str, str], names: dict[str, None]) -> None:
     if name in names:
         return

@@ -6,7 +6,6 @@ import datetime as dt
 from dataclasses import dataclass
 from decimal import Decimal
 from math import ceil
-from typing import Any
 
 from token_allowance import calibration, conf
 from token_allowance.contexts import NO_CONTEXT, Context
@@ -69,7 +68,7 @@ class Plan:
     attempt: Attempt
     attribution: Attribution
     version: int
-    model: str  # the name in the price table, or the requested one
+    model: str  # its name in limits, switches and the ledger
     prices: PriceRows | None
     price: ModelPrice | None
     estimate: Usage
@@ -97,12 +96,12 @@ def plan(
     settings = conf.current()
     tenant = policy.tenant(attribution.tenant)
     observe = unmetered or settings.MODE == "observe" or tenant.observe
-    prices = policy.prices(attempt.provider, attempt.model)
+    prices, model = policy.prices(attempt.provider, attempt.model), policy.model(attempt.model)
     flags = ["unmetered_admission"] if unmetered else []
-    if check_switches(attribution, prices.model, policy, now, observe=observe):
+    if check_switches(attribution, model, policy, now, observe=observe):
         flags.append("would_refuse")
     budgets, missing = apply(
-        policy.limits_for(attribution), attribution, model=prices.model, plan=tenant.plan, now=now
+        policy.limits_for(attribution), attribution, model=model, plan=tenant.plan, now=now
     )
     if check_attribution(attribution, missing, observe=observe):
         flags.append("unattributed")
@@ -119,7 +118,7 @@ def plan(
         attempt=attempt,
         attribution=attribution,
         version=policy.version,
-        model=prices.model,
+        model=model,
         prices=prices,
         price=price,
         estimate=estimate,
@@ -163,7 +162,7 @@ def find_price(
     settings = conf.current()
     if found is not None or settings.UNKNOWN_MODEL != "fallback" or not settings.FALLBACK_PRICE:
         return found
-    rates: dict[str, Any] = {n: Decimal(str(r)) for n, r in settings.FALLBACK_PRICE.items()}
+    rates = conf.fallback_rates(settings.FALLBACK_PRICE)
     return ModelPrice(provider=attempt.provider, model=attempt.model, source="fallback", **rates)
 
 

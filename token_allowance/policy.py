@@ -18,8 +18,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 
 from token_allowance import conf, pricing, rules
-from token_allowance.limits import Attribution, Limit
-from token_allowance.names import name_candidates
+from token_allowance.limits import EACH, Attribution, Limit
+from token_allowance.names import family, name_candidates
 from token_allowance.pricing import RATES, ModelPrice
 from token_allowance.stores.connections import run
 
@@ -83,12 +83,18 @@ class Policy:
         self.has_specific: bool = self._run(rules.has_specific)
         now = timezone.now()
         self.has_increases: bool = self._run(lambda c: rules.has_increases(c, now))
-        self.switches = self._run(_switches)
         self.aliases = self._run(_aliases)
+        self.switches = [self._named(switch) for switch in self._run(_switches)]
+
+    def model(self, name: str) -> str:
+        """What a model is called wherever it is counted or stopped, by whatever name it is asked:
+        its alias is resolved, and its date is left out, so that no name goes round a limit."""
+        return family(self.aliases.get(name, ("", name))[1]) if name not in ("", EACH) else name
 
     def limits_for(self, attribution: Attribution) -> list[Limit]:
         """The limits that may apply, with the tenant's zone and plan taken into account."""
-        people = tuple(getattr(attribution, name) for name in rules.PEOPLE)
+        names = rules.PEOPLE if self.has_specific or self.has_increases else ("tenant",)
+        people = tuple(getattr(attribution, name) for name in names)
         return self._remember("limits", people, lambda: self._limits(attribution))
 
     def tenant(self, key: str) -> TenantFacts:
@@ -102,6 +108,10 @@ class Policy:
 
     def engaged(self, values: dict[str, str], now: dt.datetime) -> SwitchRule | None:
         return next((switch for switch in self.switches if switch.stops(values, now)), None)
+
+    def _named(self, switch: SwitchRule) -> SwitchRule:
+        named = tuple((n, self.model(v) if n == "model" else v) for n, v in switch.named)
+        return replace(switch, named=named)
 
     def _run(self, operation: Callable[[BaseDatabaseWrapper], T]) -> T:
         return run(self.alias, operation)
@@ -125,7 +135,8 @@ class Policy:
             found = self._run(lambda c: rules.with_increases(c, found, attribution, now))
         facts = self.tenant(attribution.tenant)
         default = conf.current().zone_name
-        return [_for_tenant(limit, facts, default) for limit in found]
+        named = (replace(limit, model=self.model(limit.model)) for limit in found)
+        return [_for_tenant(limit, facts, default) for limit in named]
 
     def _prices(self, provider: str, model: str) -> PriceRows:
         provider, model = self.aliases.get(model, (provider, model))

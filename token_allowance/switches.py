@@ -6,11 +6,12 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import DEFAULT_DB_ALIAS, transaction
+from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 
 from token_allowance import conf, threads
+from token_allowance.exceptions import StoreUnavailable
 from token_allowance.limits import checked_identifier
 from token_allowance.stores.connections import run
 from token_allowance.stores.ledger import OwnTransaction
@@ -71,7 +72,8 @@ def engage(
         raise ValueError("a switch needs a reason")
     now = timezone.now()
     ends_at = None if minutes is None else now + dt.timedelta(minutes=minutes)
-    threads.call(_write, lambda c: _engage(c, chosen, str(reason), str(by), now, ends_at))
+    why, who = _fitting(reason, 500), _fitting(by, 200)
+    threads.call(_write, lambda c: _engage(c, chosen, why, who, now, ends_at))
 
 
 def disengage(
@@ -89,7 +91,8 @@ def disengage(
     named = {"tenant": tenant, "user": user, "feature": feature, "model": model}
     chosen = target(text, everything, named)
     now = timezone.now()
-    return bool(threads.call(_write, lambda c: _release(c, chosen, str(reason), str(by), now)))
+    why, who = _fitting(reason, 500), _fitting(by, 200)
+    return bool(threads.call(_write, lambda c: _release(c, chosen, why, who, now)))
 
 
 async def aengage(*args: Any, **options: Any) -> None:
@@ -98,6 +101,11 @@ async def aengage(*args: Any, **options: Any) -> None:
 
 async def adisengage(*args: Any, **options: Any) -> bool:
     return await threads.acall(lambda: disengage(*args, **options))
+
+
+def _fitting(text: Any, length: int) -> str:
+    """What the columns hold of a text: in an emergency a long reason must not stop a stop."""
+    return str(text).replace("\x00", "")[:length]
 
 
 def _write(operation: Any) -> Any:
@@ -109,7 +117,13 @@ def _write(operation: Any) -> Any:
         with OwnTransaction(connection, begin):
             return operation(connection)
 
-    return run(getattr(conf.store(), "alias", DEFAULT_DB_ALIAS), work)
+    alias = getattr(conf.store(), "alias", DEFAULT_DB_ALIAS)
+    try:
+        return run(alias, work)
+    except StoreUnavailable as error:
+        if not isinstance(error.__cause__, IntegrityError):
+            raise
+        return run(alias, work)  # somebody else pulled the same switch at the same moment
 
 
 def _engage(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -200,9 +201,8 @@ def _prepare_sqlite(connection: BaseDatabaseWrapper) -> None:
 
 def in_tests() -> bool:
     """Has a Django test run been set up? It must find no idle connection at its teardown."""
-    from django.test.utils import _TestState
-
-    return hasattr(_TestState, "saved_data")
+    utils = sys.modules.get("django.test.utils")  # not imported in production
+    return utils is not None and hasattr(utils._TestState, "saved_data")
 
 
 def testcase_connection(alias: str) -> BaseDatabaseWrapper | None:
