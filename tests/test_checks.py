@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from django.core.checks.registry import registry
+from django.db import connections
 from django.test import override_settings
 
 from token_allowance import checks
@@ -80,3 +81,11 @@ def test_a_missing_and_a_misplaced_middleware_are_warned_about() -> None:
 
 def test_memory_in_production_is_warned_about() -> None:
     assert ids(TOKEN_ALLOWANCE={"STORE": MEMORY}) == ["allowance.W004"]
+
+
+def test_a_database_that_the_store_cannot_use_is_warned_about(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = "django.db.backends.mysql"
+    monkeypatch.setitem(connections.settings["default"], "ENGINE", engine)
+    assert "allowance.W005" in ids()

@@ -139,6 +139,12 @@ def test_a_name_no_table_could_hold_is_nobody_s_model(name: str) -> None:
         planned(name)
 
 
+def test_a_provider_no_table_could_hold_is_nobody_s(alias: str) -> None:
+    attempt = Attempt(provider="p" * 65, model="m", input_tokens=1)
+    with pytest.raises(UnknownModel, match="provider"):
+        plan(attempt, ANA, (), policy.confirmed(), NOW)
+
+
 def test_c78_a_call_without_the_user_a_limit_looks_at_is_refused(alias: str) -> None:
     price(alias)
     somebody = Attribution(tenant="acme")

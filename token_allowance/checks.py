@@ -87,9 +87,16 @@ def check_store(**_: Any) -> list[CheckMessage]:
 
 
 def check_database(**_: Any) -> list[CheckMessage]:
-    database = connections.settings.get(DEFAULT_DB_ALIAS, {})
-    sqlite = database.get("ENGINE", "").endswith("sqlite3")
-    if sqlite and database.get("ATOMIC_REQUESTS"):
+    alias = DEFAULT_DB_ALIAS if check_store() else getattr(conf.store(), "alias", DEFAULT_DB_ALIAS)
+    database = connections.settings.get(alias, {})
+    engine = database.get("ENGINE", "")
+    if not engine.endswith(("sqlite3", "postgresql", "postgis", "postgresql_psycopg2")):
+        text = (
+            f"DatabaseStore works on PostgreSQL and SQLite; {alias!r} uses {engine or 'nothing'}."
+        )
+        hint = "If this is an engine of your own on top of one of them, silence this check."
+        return [Warning(text, hint=hint, id="allowance.W005")]
+    if engine.endswith("sqlite3") and database.get("ATOMIC_REQUESTS"):
         return [
             Warning(
                 "ATOMIC_REQUESTS on SQLite: a request that fails rolls back the charges of the "

@@ -23,6 +23,7 @@ from token_allowance.usage import Usage
 NO_USAGE = Usage()
 DEFAULT_TIERS = frozenset({"", "default", "standard", "auto", "standard_only"})
 UNKNOWN_VERSION = -1  # of a policy that could not be read
+PROVIDER_LENGTH = 64
 PEOPLE = ("tenant", "user", "session")
 
 
@@ -170,6 +171,8 @@ def _check_name(attempt: Attempt) -> None:
     """A model name that no table could hold is nobody's model: it is not sent in any mode."""
     try:
         checked_identifier("model", attempt.model)
+        if len(checked_identifier("provider", attempt.provider or "?")) > PROVIDER_LENGTH:
+            raise ValueError(f"provider is longer than {PROVIDER_LENGTH} characters")
     except ValueError as error:
         raise UnknownModel(f"not a model name: {error}", provider=attempt.provider) from None
 
