@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 import threading
@@ -301,6 +302,53 @@ def test_a_repeated_call_that_does_nothing_costs_nothing_more(lab):
         with pytest.raises(CapExceeded), allowance.call(**CALL):
             pass
     assert [row.cost_micros for row in lab.rows(2)] == [100, 100]
+
+
+@both
+@pytest.mark.parametrize("error", [None, Broken], ids=["normal", "exception"])
+def test_a_repeated_call_that_does_nothing_leaves_the_first_one_in_flight(lab, asynchronous, error):
+    def duplicate(call) -> None:
+        assert call.repeated
+        if error:
+            raise error
+
+    with allowance.call(**CALL, idempotency_key="once") as first:
+        with contextlib.suppress(Broken):
+            run(asynchronous, duplicate, idempotency_key="once")
+        run(asynchronous, lambda call: call.release(), idempotency_key="once")
+        assert lab.figures()["cost"] == (0, RESERVED)
+        first.record(Usage(90, 5))
+    assert lab.ended() == [("settled", [], 100)]
+
+
+def test_a_key_whose_call_was_released_is_held_and_charged_again(lab):
+    with allowance.call(**CALL, idempotency_key="once") as call:
+        call.release()
+    with allowance.call(**CALL, idempotency_key="once") as call:
+        assert not call.repeated
+        assert lab.figures()["cost"] == (0, RESERVED)
+        call.record(Usage(90, 5))
+    assert lab.ended() == [("released", [], None), ("settled", [], 100)]
+    lab.shrink("calls", 1)
+    with pytest.raises(AllowanceExceeded), allowance.call(**CALL, idempotency_key="other"):
+        pass
+
+
+def test_a_key_that_is_released_while_its_repeat_is_looked_up_is_held_anew(lab, monkeypatch):
+    find = lab.store.find
+
+    def late(store, **wanted):
+        first.release()
+        monkeypatch.undo()
+        return find(store, **wanted)
+
+    with allowance.call(**CALL, idempotency_key="once") as first:
+        monkeypatch.setattr(lab.store, "find", late)
+        with allowance.call(**CALL, idempotency_key="once") as second:
+            assert not second.repeated
+            assert lab.figures()["cost"] == (0, RESERVED)
+            second.record(Usage(90, 5))
+    assert lab.ended() == [("released", [], None), ("settled", [], 100)]
 
 
 def test_a_key_that_no_table_can_hold_is_refused_at_once():

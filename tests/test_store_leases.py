@@ -160,6 +160,21 @@ def test_an_expired_call_that_is_released_late_stays_expired(store: Store) -> No
     assert figures(store, day) == [(0, 0)]
 
 
+def test_an_expired_call_that_was_charged_is_given_back_by_a_late_release(store: Store) -> None:
+    budgets = budget(amount=100, tenant="acme"), budget("tokens", 100), budget("calls", 5)
+    asked = request(*budgets, cost=40, tokens=10)
+    reserve(store, asked)
+    let_pass(store, 601)
+    store.expire(NOW, charge=True)
+    assert store.release(unspent(asked)) is Outcome.LATE
+    assert store.release(unspent(asked)) is Outcome.REPEAT
+    assert figures(store, *budgets) == [(0, 0), (0, 0), (0, 0)]
+    kept = row(store, asked)
+    assert (kept["state"], kept["cost_micros"], kept["input_tokens"]) == ("released", None, 0)
+    assert kept["flags"] == ["estimated", "late"]
+    assert store.rebuild(NOW) == []
+
+
 def test_what_was_added_by_extending_expires_with_the_rest(store: Store) -> None:
     day = budget(amount=100)
     asked = request(day, cost=40)

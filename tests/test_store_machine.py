@@ -175,6 +175,10 @@ class StoreMachine(RuleBasedStateMachine):
     def release(self, pick: int) -> None:
         call = self.call(pick)
         outcome = self.store.release(unspent(call.asked))
+        if call.state == "expired" and call.charged != (0, 0, 0):
+            assert outcome is Outcome.LATE
+            call.state, call.charged = "released", (0, 0, 0)
+            return
         assert outcome is (Outcome.RELEASED if call.state == "reserved" else Outcome.REPEAT)
         call.state = "released" if call.state == "reserved" else call.state
 

@@ -76,6 +76,22 @@ def test_the_same_idempotency_key_is_held_once_also_when_the_budget_is_spent(
     assert len(rows(store)) == 1
 
 
+@pytest.mark.parametrize("seen", [True, False], ids=["reserved", "unknown"])
+def test_an_idempotency_key_that_was_released_may_be_used_again(store: Store, seen: bool) -> None:
+    day = budget(amount=60, tenant="acme")
+    first = request(day, cost=60, key="k")
+    if seen:
+        reserve(store, first)
+    store.release(unspent(first))
+    assert (row(store, first)["state"], row(store, first)["idempotency_key"]) == ("released", "")
+    assert store.find(tenant="acme", idempotency_key="k") is None
+    assert reserve(store, first).outcome is Outcome.REPEAT
+    assert reserve(store, request(day, cost=60, key="k")).outcome is Outcome.ADMITTED
+    assert reserve(store, request(day, cost=60, key="k")).outcome is Outcome.REPEAT
+    assert figures(store, day) == [(0, 60)]
+    assert store.rebuild(NOW) == []
+
+
 def test_of_callers_with_one_idempotency_key_at_once_one_is_admitted(store: Store) -> None:
     day = budget(amount=60, tenant="acme")
     asked = [request(day, cost=60, key="k") for _ in range(8)]

@@ -89,9 +89,9 @@ class call:
         await threads.acall(lambda: self.reservation.extend(usage, seconds=seconds))
 
     def release(self) -> None:
-        """Nothing was sent: give everything back."""
+        """Nothing was sent: give everything back. A repeated call has nothing to give."""
         self._check_open()
-        threads.call(self.reservation.release)
+        threads.call(self.reservation.abandon)
 
     def mark_uncertain(self) -> None:
         """It was sent and its outcome is unknown: charge what was reserved, flagged."""
@@ -119,7 +119,7 @@ class call:
 
     def _begin(self, charge: Charge, reservation: Reservation) -> call:
         self._reservation = reservation
-        self._charge_to.make_current(replace(charge, covered=True))
+        self._charge_to.enter(replace(charge, covered=True))
         return self
 
     def _end(self, error: BaseException | None) -> None:
@@ -127,11 +127,10 @@ class call:
         self._left = True
         if reservation.finished or reservation.deferred:
             return
-        if self._recorded is None and reservation.row["state"] in ("settled", "released"):
-            reservation.leave()  # a repeated call that is over, and nothing new was recorded
-            return
         if self._recorded is not None:
             reservation.settle(self._recorded)
+        elif reservation.repeated:
+            reservation.leave()  # the first call may be in flight: it ends itself
         elif error is None:
             reservation.settle_estimate("estimated")
         else:
@@ -155,7 +154,7 @@ class call:
         charge = self._charge_to.charge()
         attribution = await charge.aattribution()
         made = await threads.acall(
-            reserve, self.attempt, attribution, charge, abandoned=Reservation.release
+            reserve, self.attempt, attribution, charge, abandoned=Reservation.abandon
         )
         return self._begin(charge, made)
 

@@ -23,13 +23,7 @@ from token_allowance.exceptions import (
     UnknownModel,
 )
 from token_allowance.limits import NOTHING, Amounts, Attribution
-from token_allowance.plans import (
-    UNKNOWN_VERSION,
-    Attempt,
-    Plan,
-    blind,
-    plan,
-)
+from token_allowance.plans import UNKNOWN_VERSION, Attempt, Plan, blind, plan
 from token_allowance.pricing import cost
 from token_allowance.refusals import exceeded
 from token_allowance.stores.base import Outcome, Request, Room, Row, Settlement, Store, holds
@@ -69,13 +63,20 @@ class Reservation:
         path = runs.path(self.charge.runs)
         return entries.begun(self.id, self.plan, self.charge.trace_id, self.created_at, path)
 
-    def adopt(self, store: Store) -> None:
-        """Take the place of the call that used the same idempotency key before: settle that one."""
+    def adopt(self, store: Store) -> bool:
+        """Take the place of the call that used the same idempotency key before: settle that one.
+
+        False if there is none any more: it was released, which frees its key.
+        """
         key = self.plan.attempt.idempotency_key
-        row = store.find(tenant=self.plan.attribution.tenant, idempotency_key=key) if key else None
-        if row is not None:
-            self.repeated = True
-            self.id, self.row = UUID(row["id"]), row
+        if not key:
+            return True
+        row = store.find(tenant=self.plan.attribution.tenant, idempotency_key=key)
+        if row is None:
+            return False
+        self.repeated = row["id"] != str(self.id)
+        self.id, self.row = UUID(row["id"]), row
+        return True
 
     def request(self, amounts: Amounts, lease_seconds: float, now: dt.datetime) -> Request:
         return Request(
@@ -117,8 +118,12 @@ class Reservation:
             logger.exception("token_allowance: %s cannot wait for its answer", self.id)
             self.settle_estimate("uncertain")
 
+    def abandon(self) -> None:
+        """End a call whose caller has gone before it was dispatched."""
+        (self.leave if self.repeated else self.release)()
+
     def leave(self) -> None:
-        """End a repeated call that is over: nothing is charged again."""
+        """End a repeated call and let the first one be: nothing is charged again."""
         if self._ends_now():
             self._return_to_runs(NOTHING)
 
@@ -239,12 +244,13 @@ def _reserve(
             except BaseException:
                 reservation.give_back_to_runs(reservation.amounts)
                 raise
-        if decision.outcome in (Outcome.ADMITTED, Outcome.REPEAT):
-            if decision.outcome is Outcome.REPEAT:
-                reservation.adopt(store)
-            settlements.apply_waiting()
+        repeat = decision.outcome is Outcome.REPEAT
+        if decision.outcome is Outcome.ADMITTED or (repeat and reservation.adopt(store)):
+            _apply_waiting(reservation)
             return reservation
         reservation.give_back_to_runs(reservation.amounts)
+        if repeat:
+            continue
         if decision.outcome is Outcome.STALE:
             decided = policy.reload(decided)
         elif not expired_before and _expire_due(decision.rooms, now):
@@ -252,6 +258,15 @@ def _reserve(
         else:
             raise exceeded(request, decision.rooms, attribution, charge.trace_id)
     raise StoreUnavailable("The limits are being changed faster than a call can be checked.")
+
+
+def _apply_waiting(admitted: Reservation) -> None:
+    """Settle what waits for the store; an interrupt meanwhile must not cost a new call its hold."""
+    try:
+        settlements.apply_waiting()
+    except BaseException:
+        admitted.abandon()
+        raise
 
 
 def _plan(

@@ -267,6 +267,9 @@ DECLARE
     r token_allowance_reservation; hold record; held boolean := true; charged boolean := false;
 BEGIN
     PERFORM set_config('lock_timeout', '2000', true);
+    IF p_row ->> 'state' = 'released' THEN  -- the next call with its key is reserved anew
+        p_row := jsonb_set(p_row, '{idempotency_key}', '""');
+    END IF;
     SELECT * INTO r FROM token_allowance_reservation t WHERE t.id = (p_row ->> 'id')::uuid FOR UPDATE;
     IF NOT FOUND THEN
         PERFORM pg_advisory_xact_lock_shared(8313, 1);
@@ -279,7 +282,7 @@ BEGIN
         r := jsonb_populate_record(NULL::token_allowance_reservation, p_row);
         held := false; status := 'late';
     ELSIF r.state IN ('settled', 'released') OR r.state = p_row ->> 'state'
-            OR (r.state = 'expired' AND p_row ->> 'state' = 'released') THEN
+            OR (r.state = 'expired' AND p_row ->> 'state' = 'released' AND r.settled_at IS NULL) THEN
         IF p_row ->> 'state' = 'released'
             OR (r.state = 'settled' AND r.input_tokens = (p_row ->> 'input_tokens')::bigint
                 AND r.output_tokens = (p_row ->> 'output_tokens')::bigint
@@ -319,6 +322,7 @@ BEGIN
     END LOOP;
     UPDATE token_allowance_reservation t SET
         state = p_row ->> 'state',
+        idempotency_key = CASE WHEN p_row ->> 'state' = 'released' THEN '' ELSE t.idempotency_key END,
         flags = (SELECT coalesce(jsonb_agg(DISTINCT f), '[]') FROM jsonb_array_elements(
             r.flags || (p_row -> 'flags') || CASE status WHEN 'late' THEN '["late"]' ELSE '[]' END::jsonb) AS f),
         cost_micros = x.cost_micros, cost_exact = x.cost_exact,

@@ -137,7 +137,10 @@ class Store(ABC):
         """Replace the hold by what was used, even if that is more. Repeating changes nothing."""
 
     def release(self, settlement: Settlement) -> Outcome:
-        """Give the hold back: a settlement whose row says ``released`` and that used nothing."""
+        """Give the hold back: a settlement whose row says ``released`` and that used nothing.
+
+        The row loses its idempotency key, so that the next call with it is reserved anew.
+        """
         return self.settle(settlement)
 
     @abstractmethod
@@ -190,6 +193,13 @@ def holds(request: Request) -> list[list[Any]]:
 def extended(held: Sequence[Sequence[Any]], more: Amounts) -> list[list[Any]]:
     """The holds of a ledger row after this much was added to each."""
     return [[key, unit, amount + more.of(Unit(unit))] for key, unit, amount in held]
+
+
+def corrects(row: Mapping[str, Any], final: Mapping[str, Any]) -> bool:
+    """Does this end of a call replace what was taken for it when its lease ran out?"""
+    if row["state"] != "expired":
+        return False
+    return final["state"] == "settled" or row["settled_at"] is not None
 
 
 def charged(row: Mapping[str, Any], unit: Unit) -> int:

@@ -71,7 +71,7 @@ class MemoryStore(base.Store):
             elif row["state"] == "reserved":
                 self._move(row, settlement.actual, held=True, charged=False)
                 outcome = Outcome(settlement.row["state"])
-            elif row["state"] == "expired" and settlement.row["state"] == "settled":
+            elif base.corrects(row, settlement.row):
                 charged = row["settled_at"] is not None
                 self._move(row, settlement.actual, held=False, charged=charged)
                 outcome = Outcome.LATE
@@ -80,6 +80,8 @@ class MemoryStore(base.Store):
             late = ["late"] if outcome is Outcome.LATE else []
             row["flags"] = sorted({*row["flags"], *settlement.row["flags"], *late})
             row.update({name: settlement.row[name] for name in FINAL_FIELDS})
+            if row["state"] == "released":
+                row["idempotency_key"] = ""
             return outcome
 
     def extend(self, request: Request, *, deferred_id: str | None = None) -> Decision:

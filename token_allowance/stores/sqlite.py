@@ -57,14 +57,15 @@ def settle(connection: BaseDatabaseWrapper, settlement: Settlement) -> Outcome:
     with _transaction(connection), connection.cursor() as cursor:
         row = _read(cursor, settlement.id)
         final = settlement.row
+        freed = {"idempotency_key": ""} if final["state"] == "released" else {}
         if row is None:
-            _insert(connection, cursor, final)
+            _insert(connection, cursor, final | freed)
             _move(cursor, final["holds"], settlement.actual, held=False, charged=False)
             row, outcome = final, Outcome.LATE
         elif row["state"] == "reserved":
             _move(cursor, row["holds"], settlement.actual, held=True, charged=False)
             outcome = Outcome(final["state"])
-        elif row["state"] == "expired" and final["state"] == "settled":
+        elif base.corrects(row, final):
             charged = row["settled_at"] is not None
             _move(cursor, row["holds"], settlement.actual, held=False, charged=charged)
             outcome = Outcome.LATE
@@ -72,7 +73,7 @@ def settle(connection: BaseDatabaseWrapper, settlement: Settlement) -> Outcome:
             return _again(connection, cursor, settlement.id, row, final)
         late = ["late"] if outcome is Outcome.LATE else []
         flags = sorted({*row["flags"], *final["flags"], *late})
-        changes = {name: final[name] for name in FINAL_FIELDS} | {"flags": flags}
+        changes = {name: final[name] for name in FINAL_FIELDS} | {"flags": flags} | freed
         _update(connection, cursor, settlement.id, changes)
         return outcome
 
