@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from decimal import Decimal
+from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import models
@@ -12,6 +14,8 @@ from django.utils import timezone
 from token_allowance import limits, money, rolling
 from token_allowance.models.fields import Mode, identifier, validate_time_zone
 from token_allowance.windows import Window, not_a_window
+
+MICROS = "amount is in millionths of a dollar: $0.50 is 500_000"
 
 
 class Limit(models.Model):
@@ -107,6 +111,16 @@ class Limit(models.Model):
     def __str__(self) -> str:
         return f"{self.amount_text} {self.window_text} for {self.scope_text}"
 
+    def save(self, *args: Any, **options: Any) -> None:
+        """TypeError for an amount that is no integer, ValueError for an unknown window."""
+        written = options.get("update_fields")
+        given = {n: v for n, v in vars(self).items() if written is None or n in written}
+        if "amount" in given and not_an_amount(given["amount"]):
+            raise TypeError(self._wanted(given["amount"]))
+        if "window" in given and given["window"] not in list(Window):
+            raise ValueError(not_a_window(given["window"]))
+        super().save(*args, **options)
+
     @property
     def amount_text(self) -> str:
         if self.unit == limits.Unit.COST:
@@ -130,7 +144,14 @@ class Limit(models.Model):
             words.append(f"on plan {self.plan}")
         return " of ".join(words).replace(" of on plan", " on plan") or "everyone together"
 
+    def _wanted(self, amount: object) -> str:
+        unit = MICROS if self.unit == limits.Unit.COST else f"amount is a number of {self.unit}"
+        return f"{unit}; an integer, not {amount!r}"
+
     def clean_fields(self, exclude: Collection[str] | None = None) -> None:
+        # Here, as Django's own conversion makes 0 of a float below 1.
+        if "amount" not in (exclude or ()) and isinstance(self.amount, float | bool | Decimal):
+            raise ValidationError({"amount": self._wanted(self.amount)})
         if "window" not in (exclude or ()) and self.window not in list(Window):
             raise ValidationError({"window": not_a_window(self.window)})
         super().clean_fields(exclude)
@@ -143,3 +164,10 @@ class Limit(models.Model):
                     limits.checked_identifier(name, value)
                 except ValueError as error:
                     raise ValidationError({name: str(error)}) from None
+
+
+def not_an_amount(value: object) -> bool:
+    """Expressions are the database's to check."""
+    if hasattr(value, "resolve_expression"):
+        return False
+    return isinstance(value, bool) or not isinstance(value, int)
