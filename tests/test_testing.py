@@ -6,14 +6,16 @@ import os
 import subprocess
 import sys
 import uuid
+from decimal import Decimal
 
 import pytest
 from django.test import override_settings
 
 from tests.racers import ROOT
 from token_allowance import conf
+from token_allowance.models import Limit
 from token_allowance.stores.memory import MemoryStore
-from token_allowance.testing import memory_store
+from token_allowance.testing import memory_store, price, spend
 
 CASES = "tests/host/cases.py"
 RUNNERS = {
@@ -101,3 +103,23 @@ def test_a_function_may_be_decorated():
 @memory_store()
 async def test_a_coroutine_function_may_be_decorated():
     assert isinstance(conf.store(), MemoryStore)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("unit", ["cost", "tokens", "calls"])
+def test_spending_what_no_limit_counts_is_an_error(unit):
+    with memory_store():
+        Limit.objects.create(tenant="*", user="*", unit=unit, amount=1_000_000)
+        with pytest.raises(ValueError, match=f"no active limit in {unit} .*tenant='acme'"):
+            spend(1, unit=unit, tenant="acme")
+        spend(1, unit=unit, tenant="acme", user="u_1")
+        with pytest.raises(ValueError, match="Create the Limit first"):
+            spend(1, unit="calls" if unit != "calls" else "cost", tenant="acme", user="u_1")
+
+
+@pytest.mark.django_db
+def test_a_price_is_written_in_dollars_per_million_tokens():
+    written = price("m", input="0.25", output=2)
+    assert (written.provider, written.input_mtok) == ("openai", Decimal("0.25"))
+    with pytest.raises(TypeError, match="not a float"):
+        price("m", input=0.25, output=2)

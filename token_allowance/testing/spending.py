@@ -35,14 +35,15 @@ def spend(
     """Charge the budgets that such calls are counted in, as settled calls would; refuses nothing.
 
     ``amount`` is in dollars (not a float), or a number of tokens or calls. Dollars and tokens are
-    spent by one call. Who pays is named here, else by the ``charge_to`` around. In a coroutine use
-    ``await aspend(...)``; here that raises SynchronousOnlyOperation.
+    spent by one call. Who pays is named here, else by the ``charge_to`` around. ValueError if no
+    active limit of this unit counts such calls. In a coroutine use ``await aspend(...)``; here
+    that raises SynchronousOnlyOperation.
     """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         charge = charge_to(tenant=tenant, user=user, session=session, feature=feature).charge()
-        _spend(_amounts(amount, Unit(unit)), charge.attribution(), model)
+        _spend(_amounts(amount, Unit(unit)), charge.attribution(), model, Unit(unit))
     else:
         raise SynchronousOnlyOperation("spend() in a coroutine: use await aspend() there.")
 
@@ -60,7 +61,7 @@ async def aspend(
     """The same from a coroutine."""
     charge = charge_to(tenant=tenant, user=user, session=session, feature=feature).charge()
     attribution = await charge.aattribution()
-    await threads.acall(_spend, _amounts(amount, Unit(unit)), attribution, model)
+    await threads.acall(_spend, _amounts(amount, Unit(unit)), attribution, model, Unit(unit))
 
 
 def _amounts(amount: Decimal | int | str, unit: Unit) -> list[Amounts]:
@@ -75,9 +76,21 @@ def _amounts(amount: Decimal | int | str, unit: Unit) -> list[Amounts]:
     return [Amounts(cost_micros=0, tokens=0)] * number
 
 
-def _spend(calls: list[Amounts], attribution: Attribution, model: str) -> None:
+def _spend(calls: list[Amounts], attribution: Attribution, model: str, unit: Unit) -> None:
+    if calls and not _counted(calls[0], attribution, model, unit):
+        named = {**attribution.as_dict(), "model": model}
+        said = ", ".join(f"{name}={value!r}" for name, value in named.items() if value)
+        raise ValueError(
+            f"no active limit in {unit} counts calls of {said or 'nobody'}: nothing to spend. "
+            "Create the Limit first, and name every value that it looks at."
+        )
     for amounts in calls:
         _charge(amounts, attribution, model)
+
+
+def _counted(amounts: Amounts, attribution: Attribution, model: str, unit: Unit) -> bool:
+    budgets = _plan(amounts, attribution, model, timezone.now()).budgets
+    return any(budget.limit.unit is unit for budget in budgets)
 
 
 def _charge(amounts: Amounts, attribution: Attribution, model: str) -> None:
