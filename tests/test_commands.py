@@ -14,7 +14,7 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from token_allowance import conf, leases
-from token_allowance.management.subcommands import rebuild
+from token_allowance.management.subcommands import doctor, rebuild
 from token_allowance.models import Limit, ModelAlias, Price, Reservation, Switch
 from token_allowance.stores.base import Drift
 
@@ -142,7 +142,7 @@ def test_status_says_what_is_in_force(settings):
 
 
 def test_doctor_is_content(settings):
-    settings.TOKEN_ALLOWANCE = {}
+    settings.TOKEN_ALLOWANCE = {"ATTRIBUTION": "tests.host.urls.who_pays"}
     price()
     Limit.objects.create(tenant="*", amount=1)
     lines = run("doctor").splitlines()
@@ -175,6 +175,43 @@ def test_c92_doctor_warns_of_sessions_limited_alone(settings):
     assert "whoever drops a cookie starts" in run("doctor")
     Limit.objects.create(tenant="*", user="*", amount=1)
     assert "cookie" not in run("doctor")
+
+
+def test_doctor_says_what_enforcing_would_have_meant(settings):
+    settings.TOKEN_ALLOWANCE = {"MODE": "observe"}
+    price()
+    assert "would have been refused" not in run("doctor")
+    call(flags=["would_refuse"])
+    call(flags=["would_refuse", "unattributed"])
+    call(flags=["estimated"])
+    call(flags=["would_refuse"], created_at=timezone.now() - dt.timedelta(days=8))
+    assert "would have been refused: 2; that name nobody: 1." in run("doctor")
+
+
+def test_doctor_warns_where_nothing_names_a_tenant(settings):
+    settings.TOKEN_ALLOWANCE = {}
+    price()
+    Limit.objects.create(user="*", amount=1)
+    assert "nothing names a tenant" not in run("doctor")
+    Limit.objects.create(tenant="*", amount=1)
+    assert "1 limit looks at the tenant, and nothing names a tenant for req" in run("doctor")
+    settings.TOKEN_ALLOWANCE = {"TRUSTED_HEADERS": {"tenant": "X-Tenant"}}
+    assert "nothing names a tenant" not in run("doctor")
+
+
+def test_doctor_warns_of_a_limit_of_nothing(settings):
+    settings.TOKEN_ALLOWANCE = {}
+    price()
+    limit = Limit.objects.create(user="*", amount=0)
+    assert "$0.00 per day for each user: it admits nothing" in run("doctor")
+    Limit.objects.filter(pk=limit.pk).update(is_active=False)
+    assert "admits nothing" not in run("doctor")
+
+
+def test_doctor_before_migrate_names_the_command(monkeypatch):
+    monkeypatch.setattr(doctor, "tables", lambda alias: ["auth_user"])
+    with pytest.raises(CommandError, match=r"run manage\.py migrate"):
+        run("doctor")
 
 
 def test_doctor_names_a_setting_that_cannot_be_used(settings):
@@ -225,3 +262,17 @@ def test_price_of_an_unknown_model_fails_c20():
         run("price", "claude-opus-4.1")
     with pytest.raises(CommandError, match="--at soon"):
         run("price", "claude-opus-4-1", "--at", "soon")
+
+
+def test_price_of_a_misspelt_model_names_the_near_ones():
+    price(model="gpt-5-mini", provider="openai")
+    with pytest.raises(CommandError, match=r"Did you mean gpt-5-mini\?"):
+        run("price", "gpt5-mini")
+    with pytest.raises(CommandError) as nothing_near:
+        run("price", "llama")
+    assert "Did you mean" not in str(nothing_near.value)
+
+
+def test_sync_prices_says_why_prices_are_left_out_only_when_asked():
+    assert "Left out," not in run("sync-prices", "--dry-run")
+    assert "Left out, " in run("sync-prices", "--dry-run", "-v", "2")

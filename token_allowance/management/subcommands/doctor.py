@@ -6,17 +6,20 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
+from django.apps import apps
 from django.conf import settings as django_settings
 from django.core.management.base import CommandError, OutputWrapper
+from django.db import connections, router
 from django.db.models import Q
 from django.utils import timezone
 
 from token_allowance import conf, limits
 from token_allowance.exceptions import StoreUnavailable
-from token_allowance.models import Limit, ModelAlias, Price
+from token_allowance.models import Limit, ModelAlias, Price, Reservation
 from token_allowance.prices import matching
 
 HELP = "Look for what would keep a budget from holding; fails if something is broken."
+SHOWN = 20
 MIDDLEWARE = "token_allowance.middleware.AllowanceMiddleware"
 
 Finding = tuple[str, str]  # ok, warning or problem; a sentence
@@ -28,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(out: OutputWrapper, options: dict[str, Any]) -> None:
     problems = 0
+    if missing_tables():
+        raise CommandError("The tables are missing: run manage.py migrate.")
     for check in CHECKS:
         for level, text in check():
             problems += level == "problem"
@@ -35,6 +40,20 @@ def run(out: OutputWrapper, options: dict[str, Any]) -> None:
     if problems:
         noun = "problem" if problems == 1 else "problems"
         raise CommandError(f"{problems} {noun} found.")
+
+
+def missing_tables() -> bool:
+    """Whether the tables of some of our models are not in the database that they are read from."""
+    wanted = apps.get_app_config("token_allowance").get_models()
+    return any(
+        model._meta.db_table not in tables(router.db_for_read(model))
+        for model in wanted
+        if model._meta.managed
+    )
+
+
+def tables(alias: str) -> list[str]:
+    return connections[alias].introspection.table_names()
 
 
 def settings() -> Iterator[Finding]:
@@ -78,6 +97,25 @@ def active_limits() -> Iterator[Finding]:
         yield "warning", "No limit is active: every call is admitted."
 
 
+def empty_limits() -> Iterator[Finding]:
+    for limit in Limit.objects.filter(is_active=True, amount=0)[:SHOWN]:
+        yield "warning", f"{limit}: it admits nothing. An amount of dollars is in millionths."
+
+
+def nameless_tenants() -> Iterator[Finding]:
+    """Users and sessions come with the request; a tenant must be named by someone."""
+    count = Limit.objects.filter(is_active=True).exclude(tenant="").count()
+    if conf.problems(getattr(django_settings, conf.NAME, {})) or not count:
+        return
+    if conf.current().ATTRIBUTION is None and "tenant" not in conf.current().TRUSTED_HEADERS:
+        look = "limits look" if count > 1 else "limit looks"
+        yield (
+            "warning",
+            f"{count:,} {look} at the tenant, and nothing names a tenant for requests: set "
+            "ATTRIBUTION or TRUSTED_HEADERS, or wrap each call in charge_to(tenant=...).",
+        )
+
+
 def only_sessions() -> Iterator[Finding]:
     """A visitor makes a new session at will, so a session limit alone holds nobody (case C92)."""
     active = Limit.objects.filter(is_active=True)
@@ -112,13 +150,31 @@ def unpriced_calls() -> Iterator[Finding]:
         yield "problem", f"{provider} {model} has no price; calls in 7 days: {count:,}."
 
 
+def observed_calls() -> Iterator[Finding]:
+    """What enforcing would have meant, among the newest calls (case C89)."""
+    since = timezone.now() - matching.LOOKED_BACK
+    newest = Reservation.objects.filter(created_at__gte=since).order_by("-created_at")
+    calls = Reservation.objects.filter(pk__in=newest.values("pk")[: matching.LOOKED_AT])
+    refused = calls.filter(flags__icontains='"would_refuse"').count()
+    nameless = calls.filter(flags__icontains='"unattributed"').count()
+    if refused or nameless:
+        yield (
+            "warning",
+            f"Calls in 7 days that would have been refused: {refused:,}; that name nobody: "
+            f"{nameless:,}. The admin lists them by flag (would refuse, unattributed).",
+        )
+
+
 CHECKS = (
     settings,
     store,
     middleware,
     active_limits,
+    empty_limits,
+    nameless_tenants,
     only_sessions,
     prices,
     unpriced_limits,
     unpriced_calls,
+    observed_calls,
 )

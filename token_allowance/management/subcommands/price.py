@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import difflib
 from typing import Any
 
 from django.core.management.base import CommandError, OutputWrapper
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 
+from token_allowance.models import ModelAlias, Price
 from token_allowance.prices.matching import Match, matches
 from token_allowance.pricing import RATES, ModelPrice
 
@@ -39,7 +41,16 @@ def run(out: OutputWrapper, options: dict[str, Any]) -> None:
         for line in sentences(match):
             out.write(line)
     if not any(match.price for match in found):
-        raise CommandError(f"{options['model']} has no price: add one, or a model alias.")
+        hint = did_you_mean(options["model"])
+        raise CommandError(f"{options['model']} has no price: add one, or a model alias.{hint}")
+
+
+def did_you_mean(model: str) -> str:
+    """A sentence with up to three known names that look like it, or none."""
+    known = {*Price.objects.order_by().values_list("model", flat=True).distinct()}
+    known |= {*ModelAlias.objects.values_list("alias", flat=True)}
+    near = difflib.get_close_matches(model, sorted(known - {model}), n=3, cutoff=0.75)
+    return f" Did you mean {' or '.join(near)}?" if near else ""
 
 
 def moment(text: str) -> dt.datetime:

@@ -26,6 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ID",
         help="Only this provider, as genai-prices names it, such as openai; may be repeated.",
     )
+    parser.add_argument(
+        *("-v", "--verbosity"),
+        type=int,
+        choices=range(4),
+        default=argparse.SUPPRESS,  # what stands before the subcommand holds
+        help="2 also says why prices were left out.",
+    )
 
 
 def run(out: OutputWrapper, options: dict[str, Any]) -> None:
@@ -44,12 +51,14 @@ def run(out: OutputWrapper, options: dict[str, Any]) -> None:
     if plan.rows and not options["dry_run"]:
         out.write(f"Adding {len(plan.rows):,} rows…")
         dated.write(plan.rows)
-    _report(out, plan, bundle, listed=options["dry_run"])
+    _report(out, plan, bundle, listed=options["dry_run"], details=options["verbosity"] > 1)
     done = "Would add" if options["dry_run"] else "Added"
     out.write(f"{done} {len(plan.rows):,} price rows in {time.monotonic() - began:.1f} seconds.")
 
 
-def _report(out: OutputWrapper, plan: dated.Plan, bundle: bundled.Bundle, *, listed: bool) -> None:
+def _report(
+    out: OutputWrapper, plan: dated.Plan, bundle: bundled.Bundle, *, listed: bool, details: bool
+) -> None:
     """Changes and refusals are always listed, new prices only in a dry run."""
     for title, lines, shown in (
         ("New", plan.new, SHOWN if listed else 0),
@@ -62,6 +71,9 @@ def _report(out: OutputWrapper, plan: dated.Plan, bundle: bundled.Bundle, *, lis
         if 0 < shown < len(lines):
             out.write(f"  … and {len(lines) - shown:,} more")
     out.write(f"Same: {plan.same:,}")
-    for reason, count in sorted(bundle.skipped.items()):
-        if count:
-            out.write(f"Left out, {reason}: {count:,}")
+    if details:
+        for reason, count in sorted(bundle.skipped.items()):
+            if count:
+                out.write(f"Left out, {reason}: {count:,}")
+    elif left_out := sum(bundle.skipped.values()):
+        out.write(f"Left out: {left_out:,} (-v 2 says why)")
