@@ -465,7 +465,10 @@ def test_the_price_that_matches_a_model_is_shown(admin_client):
     assert "calls of this model are unpriced" in (
         admin_client.get(page("price", "match"), {"model": "claude-sonnet-4.5"}).text
     )
-    assert admin_client.get(page("price", "match")).status_code == 200
+    assert "$3.00 in, $15.00 out" in text
+    assert page("price", "changelist") in text  # a breadcrumb
+    empty = admin_client.get(page("price", "match")).text
+    assert "This field is required" not in empty
 
 
 def test_who_may_not_see_prices_may_not_look_for_them(client):
@@ -482,3 +485,10 @@ def test_fees_are_part_of_the_arithmetic(admin_client):
                price=price.as_dict(), usage=usage.as_dict())  # fmt: skip
     text = admin_client.get(page("reservation", "change", row.pk)).text
     assert "2 web searches × $10.00/thousand = $0.056564" in text
+
+
+def test_calls_are_found_by_their_flag(admin_client):
+    flagged, other = call(flags=["late", "would_refuse"]), call(flags=["estimated"])
+    text = admin_client.get(page("reservation"), {"flag": "would_refuse"}).text
+    assert page("reservation", "change", flagged.pk) in text
+    assert page("reservation", "change", other.pk) not in text

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     LimitModelForm = forms.ModelForm[Limit]
     IncreaseModelForm = forms.ModelForm[LimitIncrease]
     IncreaseFormSet = forms.BaseInlineFormSet[LimitIncrease, Limit, Any]
-    Increases = admin.TabularInline[LimitIncrease, Limit]
+    Increases = admin.StackedInline[LimitIncrease, Limit]
     PriceModelForm = forms.ModelForm[Price]
     AnyPaginator = Paginator[Any]
 else:
     ModelAdmin = admin.ModelAdmin
-    SwitchEvents = Increases = admin.TabularInline
+    SwitchEvents = admin.TabularInline
+    Increases = admin.StackedInline
     LimitModelForm = PriceModelForm = IncreaseModelForm = forms.ModelForm
     IncreaseFormSet = forms.BaseInlineFormSet
     AnyPaginator = Paginator

@@ -63,10 +63,11 @@ class IncreaseInline(Increases):
     model = LimitIncrease
     form = IncreaseForm
     formset = IncreasesOfLimit
-    fields = ["tenant", "user", "amount", "until", "reason"]
+    fields = [("tenant", "user"), ("amount", "until"), "reason"]
     extra = 1
     max_num = 1
     can_delete = False
+    verbose_name = "allow more for a while"
     verbose_name_plural = "allow more for a while"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[LimitIncrease]:

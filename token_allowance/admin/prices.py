@@ -21,13 +21,14 @@ from token_allowance.admin.price_form import (
     bundled_rows,
     per_million,
 )
-from token_allowance.admin.price_match import MatchForm, answers
+from token_allowance.admin.price_match import MatchForm, answers, laid_out
 from token_allowance.models import ModelAlias, Price
 from token_allowance.prices.matching import unpriced_calls
 from token_allowance.pricing import ModelPrice, cost
 from token_allowance.usage import Usage
 
 DEFAULT = "default"
+TITLE = "Which price matches a model?"
 EXAMPLE = Usage(input_tokens=1_000, output_tokens=500)
 
 
@@ -117,8 +118,12 @@ class PriceAdmin(AllowanceAdmin):
         form = MatchForm(request.GET or None)
         context = {
             **self.admin_site.each_context(request),
-            "title": "Which price matches a model?",
-            "form": form,
+            "title": TITLE,
+            "original": TITLE,  # the last of the breadcrumbs
+            "opts": self.opts,
+            "has_view_permission": True,
+            "media": self.media + form.media,
+            "adminform": laid_out(form),
             "answers": answers(form),
         }
         return render(request, "admin/token_allowance/price/match.html", context)
