@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import subprocess
+import unittest
 from decimal import Decimal
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from django.http import HttpRequest, HttpResponse
+from django.urls import path
 
 from project.provider import FIXED_COST, Provider
-from token_allowance import conf
+from token_allowance import allowance, conf
 from token_allowance.models import Limit, Price, Reservation
 
 ROOT = Path(__file__).parent.parent
@@ -56,7 +59,40 @@ def test_the_attribution_example_names_who_pays() -> None:
     exec(BILLING_BLOCK, billing.__dict__)
     ana = SimpleNamespace(is_authenticated=True, email="ana@acme.example", pk=7)
     assert billing.who_pays(SimpleNamespace(user=ana)) == {"tenant": "acme.example", "user": 7}
-    assert billing.who_pays(SimpleNamespace(user=SimpleNamespace(is_authenticated=False))) == {}
+    assert billing.who_pays(SimpleNamespace(user=SimpleNamespace(is_authenticated=False))) == {
+        "tenant": "anonymous",
+        "user": "anonymous",
+    }
+    nameless = SimpleNamespace(is_authenticated=True, email="", pk=8)
+    assert all(billing.who_pays(SimpleNamespace(user=nameless)).values())
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_example_of_a_test_passes(settings: Any) -> None:
+    billing, urls = ModuleType("billing"), ModuleType("urls")
+    exec(BILLING_BLOCK, billing.__dict__)
+
+    def agent(request: HttpRequest) -> HttpResponse:
+        with allowance.call(
+            provider="openai", model="gpt-5-mini", input_tokens=10, max_output_tokens=10
+        ):
+            raise AssertionError("the budget is spent")
+
+    urls.__dict__["urlpatterns"] = [path("agent", agent)]
+    settings.ROOT_URLCONF = urls
+    settings.TOKEN_ALLOWANCE = {"ATTRIBUTION": billing.__dict__["who_pays"]}
+    settings.MIDDLEWARE = [
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+        "token_allowance.middleware.AllowanceMiddleware",
+    ]
+    (example,) = (code for code in PYTHON if "class AgentTests" in code)
+    namespace: dict[str, Any] = {"__name__": "agent_tests"}
+    exec(compile(example, "README.md", "exec"), namespace)
+    load, result = unittest.defaultTestLoader.loadTestsFromTestCase, unittest.TestResult()
+    cases = [load(namespace[name]) for name in ("AgentTests", "AgentTestsInMemory")]
+    unittest.TestSuite(cases).run(result)
+    assert (result.testsRun, result.errors, result.failures) == (2, [], [])
 
 
 def test_the_commands_exist() -> None:
