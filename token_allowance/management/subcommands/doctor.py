@@ -99,7 +99,8 @@ def active_limits() -> Iterator[Finding]:
 
 def empty_limits() -> Iterator[Finding]:
     for limit in Limit.objects.filter(is_active=True, amount=0)[:SHOWN]:
-        yield "warning", f"{limit}: it admits nothing. An amount of dollars is in millionths."
+        unit = " Its amount is in millionths of a dollar." if limit.unit == limits.Unit.COST else ""
+        yield "warning", f"{limit}: it admits nothing.{unit}"
 
 
 def nameless_tenants() -> Iterator[Finding]:
