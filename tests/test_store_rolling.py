@@ -136,6 +136,7 @@ def test_what_is_spent_comes_back_at_the_moment_the_refusal_names(store: Store) 
         assert decision.rooms[0].used == 90
         moments.append(decision.rooms[0].resets_at(need))
     first, second, third = moments
+    assert first is not None
     assert first == second == NOW + 63 * SLICE  # NOW is the start of a slice
     assert third == later + 63 * SLICE
     early = first - TICK
