@@ -12,6 +12,7 @@ from uuid import UUID
 from django.utils import timezone
 
 from token_allowance.limits import Amounts
+from token_allowance.money import MAX_MICROS
 from token_allowance.plans import Plan
 from token_allowance.pricing import Cost, ModelPrice
 from token_allowance.stores.base import Row
@@ -70,7 +71,14 @@ def ended(
     actual: Amounts,
     priced: Cost | None,
 ) -> Row:
-    """The columns that the end of a call sets."""
+    """The columns that the end of a call sets.
+
+    Counts beyond what a column holds are cut, so that all tokens are those of ``actual``.
+    """
+    input_tokens = min(MAX_MICROS, usage.input_tokens)
+    output_tokens = min(MAX_MICROS - input_tokens, usage.output_tokens)
+    if usage.total_tokens > MAX_MICROS:
+        flags = {*flags, "anomaly"}
     exact: Decimal | int | None = actual.cost_micros
     if priced and priced.micros == actual.cost_micros:
         exact = priced.exact
@@ -79,11 +87,11 @@ def ended(
         "flags": list(flags),
         "cost_micros": actual.cost_micros if state == "settled" else None,
         "cost_exact": str(exact) if state == "settled" and exact is not None else None,
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "cache_read_tokens": usage.cache_read_tokens,
-        "cache_write_tokens": usage.cache_write_tokens,
-        "reasoning_tokens": usage.reasoning_tokens,
+        "input_tokens": input_tokens,
+        "output_tokens": output_tokens,
+        "cache_read_tokens": min(MAX_MICROS, usage.cache_read_tokens),
+        "cache_write_tokens": min(MAX_MICROS, usage.cache_write_tokens),
+        "reasoning_tokens": min(MAX_MICROS, usage.reasoning_tokens),
         "usage": usage.as_dict() or None,
         "raw_usage": None,
         "price": price.as_dict() if price else None,

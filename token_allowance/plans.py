@@ -132,7 +132,8 @@ def plan(
 
 
 def blind(attempt: Attempt, attribution: Attribution) -> Plan:
-    """The plan of a call that is admitted although the policy cannot be read."""
+    """The plan of a call that is admitted without its policy. Raises UnknownModel."""
+    _check_name(attempt)
     return Plan(
         attempt=attempt,
         attribution=attribution,

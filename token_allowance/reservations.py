@@ -23,6 +23,7 @@ from token_allowance.exceptions import (
     UnknownModel,
 )
 from token_allowance.limits import NOTHING, Amounts, Attribution
+from token_allowance.money import MAX_MICROS
 from token_allowance.plans import UNKNOWN_VERSION, Attempt, Plan, blind, plan
 from token_allowance.pricing import cost
 from token_allowance.refusals import exceeded
@@ -144,7 +145,8 @@ class Reservation:
         """Hold more, or for longer. Raises AllowanceExceeded if a budget has no room for it."""
         price = self.plan.price
         priced = cost(usage, price) if price and usage else None
-        more = Amounts(priced.micros if priced else 0, usage.total_tokens, calls=0)
+        tokens = min(MAX_MICROS, usage.total_tokens)
+        more = Amounts(min(MAX_MICROS, priced.micros) if priced else 0, tokens, calls=0)
         lease = conf.current().RESERVATION_SECONDS if seconds is None else seconds
         now = timezone.now()
         request = self.request(more, lease, now)
@@ -183,9 +185,9 @@ class Reservation:
             self.amounts, self.budgets = self.plan.amounts, self.plan.budgets
             self.row = self._begun()
         actual, final = end()
-        self._return_to_runs(actual)
         row = self.row | final | {"provider_request_id": request_id[:200]}
         row["flags"] = sorted({*self.row["flags"], *final["flags"]})
+        self._return_to_runs(actual)
         return Settlement(id=self.id, actual=actual, row=row)
 
     def take_from_runs(self, more: Amounts) -> None:

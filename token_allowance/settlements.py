@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django.db import DataError, IntegrityError, ProgrammingError
 
-from token_allowance import conf, entries
+from token_allowance import conf, entries, threads
 from token_allowance.bills import Account, settled, stored_prices
 from token_allowance.exceptions import ReservationError, StoreUnavailable
 from token_allowance.limits import NOTHING, Amounts
@@ -23,14 +23,16 @@ from token_allowance.usage import Usage
 logger = logging.getLogger("token_allowance")
 WAITING_MOST = 10_000
 
+TRIES = 3  # of a settlement that fails although the store is there
+
 Make = Callable[[], Settlement]  # raises StoreUnavailable while it cannot be made
 
-_waiting: deque[Make] = deque(maxlen=WAITING_MOST)
+_waiting: deque[tuple[Make, int]] = deque(maxlen=WAITING_MOST)  # with how often each has failed
 
 
 def apply(make: Make) -> None:
-    """Settle now or, if the store is down, with a later call; never raises for the store."""
-    if _applied(make):
+    """Settle now or, if that fails, with a later call; no Exception of it reaches the caller."""
+    if _applied(make, 0):
         apply_waiting()
 
 
@@ -38,38 +40,53 @@ def apply_waiting() -> None:
     """Apply what is waiting, as far as the store lets us; settling twice changes nothing."""
     for _ in range(len(_waiting)):
         try:
-            make = _waiting.popleft()
+            make, failures = _waiting.popleft()
         except IndexError:
             return
-        if not _applied(make):
+        if not _applied(make, failures):
             return
 
 
-atexit.register(apply_waiting)  # a process that ends in order may be the only one that knows
+def _at_exit() -> None:
+    threads.drain()
+    apply_waiting()
 
 
-def _applied(make: Make) -> bool:
-    """Settle; if the store is down, keep it for later and return False."""
+atexit.register(_at_exit)  # a process that ends in order may be the only one that knows
+
+
+def _applied(make: Make, failures: int) -> bool:
+    """Settle; if it fails, keep it for later and return False."""
     try:
         settlement = make()
-    except StoreUnavailable:
-        logger.error("token_allowance: the store is down; a settlement waits")
-        _waiting.append(make)
-        return False
-    try:
+        make = lambda: settlement  # noqa: E731 - made once: it gives back to the caps
         outcome = conf.store().settle(settlement)
     except StoreUnavailable as error:
         if isinstance(error.__cause__, DataError | IntegrityError | ProgrammingError):
-            logger.exception(
-                "token_allowance: %s cannot be settled; its lease ends it", settlement.id
-            )
+            logger.exception("token_allowance: a call cannot be settled; its lease ends it")
             return True
-        logger.error("token_allowance: the store is down; settling %s waits", settlement.id)
-        _waiting.append(lambda: settlement)
+        logger.error("token_allowance: the store is down; a settlement waits")
+        _wait(make, failures)
         return False
+    except Exception:
+        if failures + 1 >= TRIES:
+            logger.exception("token_allowance: a call cannot be settled; its lease ends it")
+            return True
+        logger.exception("token_allowance: settling a call failed; it is tried again")
+        _wait(make, failures + 1)
+        return False
+    except BaseException:  # a time limit or an interrupt of the caller's: it goes on
+        _wait(make, failures)
+        raise
     if outcome is Outcome.CONFLICT:
         logger.warning("token_allowance: %s was settled before with other figures", settlement.id)
     return True
+
+
+def _wait(make: Make, failures: int) -> None:
+    if len(_waiting) >= WAITING_MOST:
+        logger.error("token_allowance: %d settlements wait; the oldest is lost", WAITING_MOST)
+    _waiting.append((make, failures))
 
 
 def settle_deferred(deferred_id: str, usage: Usage) -> Outcome:

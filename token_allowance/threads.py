@@ -20,6 +20,7 @@ from token_allowance.stores.connections import in_tests, inside_testcase
 P = ParamSpec("P")
 T = TypeVar("T")
 WORKERS = 8
+EXIT_SECONDS = 5.0
 logger = logging.getLogger("token_allowance")
 
 
@@ -36,7 +37,7 @@ class _Workers:
         while True:
             try:
                 self.queue.get()()
-            except Exception:
+            except BaseException:  # the thread goes on: others' work waits behind this one's
                 logger.exception("token_allowance: finishing a call in the background failed")
 
 
@@ -53,7 +54,7 @@ _collecting = _Collecting()
 gc.callbacks.append(_collecting.watch)
 
 _workers: _Workers | None = None
-_lock = threading.Lock()
+_lock = threading.RLock()  # the collector may ask for the workers while they are being made
 
 
 def workers() -> _Workers:
@@ -62,7 +63,9 @@ def workers() -> _Workers:
     if found is None or found.pid != os.getpid():
         with _lock:
             if _workers is None or _workers.pid != os.getpid():
-                _workers = _Workers()
+                made = _Workers()
+                if _workers is None or _workers.pid != os.getpid():
+                    _workers = made
             found = _workers
     return found
 
@@ -117,6 +120,15 @@ def finish(function: Callable[[], object]) -> None:
 def later(function: Callable[[], object]) -> None:
     """Run soon in the background; only enqueues, so it is safe in ``__del__``."""
     workers().queue.put(function)
+
+
+def drain() -> None:
+    """Wait, at most EXIT_SECONDS, until what was queued so far is done."""
+    if _workers is not None and _workers.pid == os.getpid():
+        done = threading.Event()
+        _workers.queue.put(done.set)
+        if not done.wait(EXIT_SECONDS):
+            logger.error("token_allowance: calls were still being finished at the process's end")
 
 
 def _hand_over(done: Future[T], abandoned: Callable[[T], object]) -> None:
