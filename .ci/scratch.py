@@ -81,7 +81,7 @@ class Widget(models.Model):
         app_label = "dashboard"
 """
 
-# A budget of one dollar a day, a call that fits, one that does not: on SQLite, then in memory.
+# A budget of 1,500 micro-dollars a day, a call that fits (1,100 held, 719 used), one that does not.
 METERED_CALL = """
 from django.test import override_settings
 from dashboard.models import Widget
@@ -90,7 +90,7 @@ from token_allowance.models import Limit, Price, Reservation
 
 Widget.objects.create(name="theirs")
 Price.objects.create(provider="openai", model="gpt-5-mini", input_mtok="0.25", output_mtok="2")
-Limit.objects.create(tenant="*", window="day", unit="cost", amount=1_000_000)
+Limit.objects.create(tenant="*", window="day", unit="cost", amount=1_500)
 
 gpt = {"provider": "openai", "model": "gpt-5-mini", "input_tokens": 1200}
 
@@ -100,7 +100,7 @@ def spend(tenant):
     (budget,) = allowance.remaining(tenant=tenant)
     assert (budget.used, budget.reserved) == (719, 0), budget
     try:
-        with allowance.call(**gpt, max_output_tokens=900_000, tenant=tenant):
+        with allowance.call(**gpt, max_output_tokens=400, tenant=tenant):
             raise SystemExit("a call over budget was admitted")
     except allowance.AllowanceExceeded as refusal:
         print(tenant, "refused:", refusal)
