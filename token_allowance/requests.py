@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import ipaddress
 import re
@@ -25,6 +24,7 @@ from token_allowance import conf
 from token_allowance.attribution import NAMES, Charge
 from token_allowance.limits import Attribution, checked_identifier
 from token_allowance.runs import Job, Run
+from token_allowance.threads import on_loop
 
 T = TypeVar("T")
 REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,99}")
@@ -67,7 +67,7 @@ class RequestSource:
         found = self._remembered()
         if found is not None:
             return found
-        return _in_thread(self._resolve) if _on_loop() else self._resolve()
+        return _in_thread(self._resolve) if on_loop() else self._resolve()
 
     async def aresolve(self) -> Attribution:
         found = self._remembered()
@@ -244,14 +244,6 @@ def _unloaded(user: object) -> bool:
 
 async def _awaited(found: Any) -> Any:
     return await found
-
-
-def _on_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _in_thread(function: Callable[[], T]) -> T:

@@ -72,7 +72,7 @@ def workers() -> _Workers:
 
 def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run from synchronous code: here or, if this thread runs an event loop, in a helper thread."""
-    if not _on_loop():
+    if not on_loop():
         return function(*args, **kwargs)
     context = copy_context()
     return workers().pool.submit(lambda: context.run(function, *args, **kwargs)).result()
@@ -136,7 +136,8 @@ def _hand_over(done: Future[T], abandoned: Callable[[T], object]) -> None:
         later(lambda: abandoned(done.result()))
 
 
-def _on_loop() -> bool:
+def on_loop() -> bool:
+    """Does an event loop run in this thread?"""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

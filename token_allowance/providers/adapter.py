@@ -61,6 +61,12 @@ class Report:
     deferred_id: str = ""  # the answer will be fetched later, under this id
 
 
+def unreadable(body: bytes) -> Report:
+    """What a successful answer that nothing here can read says: never that it was free."""
+    flags = ("unparsed", "usage_missing")
+    return Report(None, flags=flags, delivered=bool(body.strip()), complete=True)
+
+
 class Reader(Protocol):
     """One streamed response being read. All state lives here, one object a response (case C37)."""
 

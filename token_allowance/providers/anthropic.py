@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from token_allowance.estimate import ORDINARY, Counting, message_tokens
-from token_allowance.providers.adapter import ModelRequest, Reader, Report, Unasked
+from token_allowance.providers.adapter import ModelRequest, Reader, Report, Unasked, unreadable
 from token_allowance.providers.anthropic_usage import read_iterations, read_usage
 from token_allowance.providers.delivered import Delivered
 from token_allowance.providers.fields import (
@@ -54,9 +54,8 @@ class Messages(Unasked):
 
     def response(self, body: bytes) -> Report:
         answer = record(body)
-        if answer is None:  # something was answered that we cannot read: never silently free
-            flags = ("unparsed", "usage_missing")
-            return Report(None, flags=flags, delivered=bool(body.strip()), complete=True)
+        if answer is None:
+            return unreadable(body)
         reader = _MessageReader(self.family)
         reader.read_whole(answer)
         return reader.report()

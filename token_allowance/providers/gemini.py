@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from token_allowance.estimate import ORDINARY, Counting, message_tokens
-from token_allowance.providers.adapter import ModelRequest, Reader, Report, Unasked
+from token_allowance.providers.adapter import ModelRequest, Reader, Report, Unasked, unreadable
 from token_allowance.providers.delivered import Delivered
 from token_allowance.providers.fields import (
     LARGEST_COUNT,
@@ -70,9 +70,8 @@ class GenerateContent(Unasked):
         answer = record(body)
         for chunk in _chunks(body) if answer is None else [answer]:
             reader.read(chunk)
-        if answer is None and not reader.has_read:  # never silently free
-            flags = ("unparsed", "usage_missing")
-            return Report(None, flags=flags, delivered=bool(body.strip()), complete=True)
+        if answer is None and not reader.has_read:
+            return unreadable(body)
         return reader.report(whole=True)
 
     def reader(self) -> Reader:

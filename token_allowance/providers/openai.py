@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from token_allowance.estimate import ORDINARY, Counting, message_tokens
-from token_allowance.providers.adapter import ModelRequest, Reader, Report
+from token_allowance.providers.adapter import ModelRequest, Reader, Report, unreadable
 from token_allowance.providers.delivered import Delivered
 from token_allowance.providers.fields import (
     LARGEST_COUNT,
@@ -74,9 +74,8 @@ class ChatCompletions:
 
     def response(self, body: bytes) -> Report:
         answer = record(body)
-        if answer is None:  # something was answered that we cannot read: never silently free
-            flags = ("unparsed", "usage_missing")
-            return Report(None, flags=flags, delivered=bool(body.strip()), complete=True)
+        if answer is None:
+            return unreadable(body)
         reader = _ChatReader(self.family)
         reader.read(answer)
         return reader.report(whole=True)

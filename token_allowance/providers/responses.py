@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from token_allowance.estimate import ORDINARY, Counting, message_tokens
-from token_allowance.providers.adapter import ModelRequest, Reader, Report, Unasked
+from token_allowance.providers.adapter import ModelRequest, Reader, Report, Unasked, unreadable
 from token_allowance.providers.delivered import Delivered
 from token_allowance.providers.fields import (
     Figures,
@@ -59,9 +59,8 @@ class Responses(Unasked):
 
     def response(self, body: bytes) -> Report:
         answer = record(body)
-        if answer is None:  # something was answered that we cannot read: never silently free
-            flags = ("unparsed", "usage_missing")
-            return Report(None, flags=flags, delivered=bool(body.strip()), complete=True)
+        if answer is None:
+            return unreadable(body)
         reader = _ResponseReader(self.family)
         reader.take(answer)
         return reader.report()
