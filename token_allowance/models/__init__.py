@@ -6,26 +6,36 @@ ledger: people and prices are copied into it as text and values, so a row outliv
 
 from __future__ import annotations
 
+from token_allowance.models.adjustments import Adjustment
 from token_allowance.models.counters import Counter, PolicyVersion
 from token_allowance.models.fields import Mode, validate_time_zone
 from token_allowance.models.increases import LimitIncrease
 from token_allowance.models.ledger import Reservation
 from token_allowance.models.limits import Limit
+from token_allowance.models.outbox import DeadLetter, Outbox, PendingSettlement
 from token_allowance.models.prices import ModelAlias, Price
+from token_allowance.models.rollups import HourlySpend
 from token_allowance.models.switches import Switch, SwitchEvent
 from token_allowance.models.tenants import Tenant
+from token_allowance.models.tickets import Ticket
 
 __all__ = [
+    "Adjustment",
     "Counter",
+    "DeadLetter",
+    "HourlySpend",
     "Limit",
     "LimitIncrease",
     "Mode",
     "ModelAlias",
+    "Outbox",
+    "PendingSettlement",
     "PolicyVersion",
     "Price",
     "Reservation",
     "Switch",
     "SwitchEvent",
     "Tenant",
+    "Ticket",
     "validate_time_zone",
 ]
