@@ -249,6 +249,7 @@ def clear(store: Store) -> None:
     if isinstance(store, MemoryStore):
         store.rows.clear()
         store.counters.clear()
+        store.adjustments.clear()
     else:
         empty(alias_of(store))
 

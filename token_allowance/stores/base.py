@@ -112,6 +112,14 @@ class Drift:
     reserved: tuple[int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Adjusted:
+    """What an adjustment added to ``used`` of a budget, in its unit, and the figures after it."""
+
+    amount: int
+    room: Room
+
+
 class Store(ABC):
     """Counts budgets. Every method is atomic, may be called from any thread, and raises
     StoreUnavailable when the store cannot be asked. No method keeps anything open between calls.
@@ -163,7 +171,17 @@ class Store(ABC):
 
     @abstractmethod
     def rebuild(self, now: dt.datetime) -> list[Drift]:
-        """Set every counter of an open window to the sum of its ledger rows; what had drifted."""
+        """Set every counter of an open window to the sum of its ledger rows and adjustments; what
+        had drifted."""
+
+    @abstractmethod
+    def adjust(self, budget: Budget, amount: int | None, row: Row) -> Adjusted:
+        """Add to what the budget has used, in its unit; None takes off all of it (case C68).
+
+        ``row`` has the id, reason, by and created_at of the Adjustment rows that are written with
+        it: one for each counter that moves. ``used`` never falls below 0: less is taken off then,
+        and of nothing no row is written. Repeating an id changes nothing.
+        """
 
     def check(self) -> list[str]:
         """Sentences on what is wrong with this store's configuration."""

@@ -12,7 +12,16 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.limits import Budget
 from token_allowance.stores import base, ledger, postgresql, slices, sqlite
-from token_allowance.stores.base import Decision, Drift, Outcome, Request, Room, Row, Settlement
+from token_allowance.stores.base import (
+    Adjusted,
+    Decision,
+    Drift,
+    Outcome,
+    Request,
+    Room,
+    Row,
+    Settlement,
+)
 from token_allowance.stores.connections import run
 
 T = TypeVar("T")
@@ -36,6 +45,10 @@ class Dialect(Protocol):
     ) -> int: ...
 
     def seed(self, connection: BaseDatabaseWrapper, budget: Budget, again: bool) -> Drift: ...
+
+    def adjust(
+        self, connection: BaseDatabaseWrapper, budget: Budget, amount: int | None, row: Row
+    ) -> Adjusted: ...
 
 
 DIALECTS = {"postgresql": cast(Dialect, postgresql), "sqlite": cast(Dialect, sqlite)}
@@ -92,6 +105,9 @@ class DatabaseStore(base.Store):
         budgets = self.run(lambda connection: ledger.open_budgets(connection, now))
         drifts = [self._seed(budget, again=True) for budget in budgets]
         return [d for d in drifts if d.used[0] != d.used[1] or d.reserved[0] != d.reserved[1]]
+
+    def adjust(self, budget: Budget, amount: int | None, row: Row) -> Adjusted:
+        return self.run(lambda connection: self.dialect.adjust(connection, budget, amount, row))
 
     def _dated(self, decision: Decision) -> Decision:
         """A refusal by a rolling window costs one query more: it says when there is room again."""

@@ -15,7 +15,7 @@ from uuid import UUID
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from token_allowance.limits import RUN, Budget, Unit, budget_of
-from token_allowance.stores import base, slices
+from token_allowance.stores import adjustments, base, slices
 from token_allowance.stores.base import Drift, Room, Row
 
 TABLE = "token_allowance_reservation"
@@ -89,7 +89,8 @@ def _inside(connection: BaseDatabaseWrapper, path: str) -> tuple[str, list[Any]]
 def sums(
     cursor: Any, connection: BaseDatabaseWrapper, budget: Budget
 ) -> dict[int, tuple[int, int]]:
-    """(used, reserved) of a budget by its ledger rows: of each slice, or as if of one slice 0."""
+    """(used, reserved) of a budget by its ledger rows and adjustments: of each slice, or as if of
+    one slice 0."""
     where, values = scope(connection, budget)
     unit, number = budget.limit.unit, "0"
     if budget.slice is not None:
@@ -98,7 +99,8 @@ def sums(
     for amount, state in ((CHARGED[unit], FINAL), (HELD[unit], "state = 'reserved'")):
         sql = f"SELECT {number} AS n, {amount} FROM {TABLE} WHERE {where} AND {state} GROUP BY n"
         cursor.execute(sql, values)
-        found.append(cursor.fetchall())
+        found.append(list(cursor.fetchall()))
+    found[0] += adjustments.sums(cursor, budget).items()
     return slices.combined(*found)
 
 

@@ -13,8 +13,17 @@ from uuid import UUID
 
 from token_allowance import keys, rolling
 from token_allowance.limits import NOTHING, Amounts, Budget, Unit
-from token_allowance.stores import base
-from token_allowance.stores.base import Decision, Drift, Outcome, Request, Room, Row, Settlement
+from token_allowance.stores import adjustments, base
+from token_allowance.stores.base import (
+    Adjusted,
+    Decision,
+    Drift,
+    Outcome,
+    Request,
+    Room,
+    Row,
+    Settlement,
+)
 
 FINAL_FIELDS = (
     "state", "cost_micros", "cost_exact", "input_tokens", "output_tokens", "cache_read_tokens",
@@ -43,6 +52,7 @@ class MemoryStore(base.Store):
         self.clock = clock
         self.rows: dict[UUID, Row] = {}
         self.counters: dict[str, Counter] = {}
+        self.adjustments: list[Row] = []
         self._lock = threading.RLock()
 
     def reserve(self, request: Request) -> Decision:
@@ -155,6 +165,21 @@ class MemoryStore(base.Store):
         after = self._room(budget)
         return Drift(budget.key, (before.used, after.used), (before.reserved, after.reserved))
 
+    def adjust(self, budget: Budget, amount: int | None, row: Row) -> Adjusted:
+        with self._lock:
+            self._open(budget)
+            first, last = adjustments.ids(row)
+            if done := [a["amount"] for a in self.adjustments if first <= a["id"] <= last]:
+                return Adjusted(sum(done), self._room(budget))
+            counts, named = self._counts(budget), adjustments.names(budget)
+            counted = rolling.numbers(budget.slice) if budget.slice is not None else (0,)
+            used = {n: counts[named[n]][0] for n in counted if named[n] in counts}
+            changes = adjustments.parts(budget, used, amount)
+            for number, change in changes.items():
+                self.counters.setdefault(named[number], Counter(budget)).used += change
+            self.adjustments += adjustments.rows(budget, changes, row)
+            return Adjusted(sum(changes.values()), self._room(budget))
+
     def check(self) -> list[str]:
         return ["MemoryStore keeps budgets in one process; use it in tests only."]
 
@@ -223,6 +248,10 @@ class MemoryStore(base.Store):
             figures = sums[base.held_in(row, budget)]
             figures[0] += base.charged(row, unit)
             figures[1] += base.held(row, unit) if row["state"] == "reserved" else 0
+        names = set(adjustments.names(budget).values()) if self.adjustments else ()
+        for row in self.adjustments:
+            if row["key"] in names:
+                sums[row["key"]][0] += row["amount"]
         return {name: (used, held) for name, (used, held) in sums.items() if used or held}
 
     def _rows(self, budget: Budget) -> list[Row]:

@@ -11,8 +11,17 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from token_allowance.limits import Budget
-from token_allowance.stores import base, ledger
-from token_allowance.stores.base import Decision, Drift, Outcome, Request, Room, Settlement
+from token_allowance.stores import adjustments, base, ledger
+from token_allowance.stores.base import (
+    Adjusted,
+    Decision,
+    Drift,
+    Outcome,
+    Request,
+    Room,
+    Row,
+    Settlement,
+)
 
 RESERVE = """SELECT status, marks, used, reserved
     FROM token_allowance_reserve_v1(%s::jsonb, %s::jsonb)"""
@@ -20,6 +29,7 @@ SETTLE = "SELECT token_allowance_settle_v1(%s::bigint[], %s::jsonb)"
 EXTEND = """SELECT status, marks, used, reserved FROM token_allowance_extend_v1(
     %s, %s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::boolean[], %s, %s, %s, %s, %s)"""
 EXPIRE = "SELECT token_allowance_expire_v1(%s, %s, %s)"
+LOCK = " FOR UPDATE"
 
 
 def reserve(connection: BaseDatabaseWrapper, request: Request) -> Decision | list[Budget]:
@@ -80,9 +90,22 @@ def seed(connection: BaseDatabaseWrapper, budget: Budget, again: bool) -> Drift:
     Open rows are locked before the counter, as settling does (protocol B).
     """
     with _transaction(connection), connection.cursor() as cursor:
-        cursor.execute("SELECT set_config('lock_timeout', '10000', true)")
-        cursor.execute("SELECT pg_advisory_xact_lock(8313, 1)")
-        return ledger.seed(connection, cursor, budget, again=again, lock=" FOR UPDATE")
+        _keep_reserves_out(cursor)
+        return ledger.seed(connection, cursor, budget, again=again, lock=LOCK)
+
+
+def adjust(
+    connection: BaseDatabaseWrapper, budget: Budget, amount: int | None, row: Row
+) -> Adjusted:
+    with _transaction(connection), connection.cursor() as cursor:
+        _keep_reserves_out(cursor)
+        ledger.seed(connection, cursor, budget, again=False, lock=LOCK)
+        return adjustments.adjust(connection, cursor, budget, amount, row, lock=LOCK)
+
+
+def _keep_reserves_out(cursor: Any) -> None:
+    cursor.execute("SELECT set_config('lock_timeout', '10000', true)")
+    cursor.execute("SELECT pg_advisory_xact_lock(8313, 1)")
 
 
 def _transaction(connection: BaseDatabaseWrapper) -> Any:

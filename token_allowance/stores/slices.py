@@ -56,7 +56,7 @@ def combined(
     figures = defaultdict[int, list[int]](lambda: [0, 0])
     for place, found in enumerate((used, reserved)):
         for number, amount in found:
-            figures[number][place] = int(amount)
+            figures[number][place] += int(amount)
     return {number: (u, r) for number, (u, r) in figures.items()}
 
 

@@ -17,8 +17,17 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from token_allowance import keys
 from token_allowance.limits import NOTHING, Amounts, Budget, Unit
-from token_allowance.stores import base, ledger, slices
-from token_allowance.stores.base import Decision, Drift, Outcome, Request, Room, Row, Settlement
+from token_allowance.stores import adjustments, base, ledger, slices
+from token_allowance.stores.base import (
+    Adjusted,
+    Decision,
+    Drift,
+    Outcome,
+    Request,
+    Room,
+    Row,
+    Settlement,
+)
 from token_allowance.stores.ledger import DOCUMENTS, MOMENTS, TABLE
 
 FINAL_FIELDS = (
@@ -135,6 +144,14 @@ def expire(connection: BaseDatabaseWrapper, now: dt.datetime, charge: bool, most
 def seed(connection: BaseDatabaseWrapper, budget: Budget, again: bool) -> Drift:
     with _transaction(connection), connection.cursor() as cursor:
         return ledger.seed(connection, cursor, budget, again=again)
+
+
+def adjust(
+    connection: BaseDatabaseWrapper, budget: Budget, amount: int | None, row: Row
+) -> Adjusted:
+    with _transaction(connection), connection.cursor() as cursor:
+        ledger.seed(connection, cursor, budget, again=False)
+        return adjustments.adjust(connection, cursor, budget, amount, row)
 
 
 def _transaction(connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
