@@ -1,0 +1,72 @@
+"""Roll-ups of the ledger: how far each quarter of an hour moves when its rows change."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from decimal import Decimal
+
+from token_allowance.stores.base import Row
+
+TABLE = "token_allowance_hourlyspend"
+QUARTER_SECONDS = 15 * 60
+NAMES = ("tenant", "user", "feature", "provider", "model")
+KEY = ("starts_at", *NAMES)
+TOKENS = (
+    "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens",
+)  # fmt: skip
+SUMS = (
+    "calls", "estimated_calls", "unpriced_calls", "cost_micros", "cost_exact", "estimated_micros",
+    *TOKENS,
+)  # fmt: skip
+NOT_BY_THE_PROVIDER = frozenset(("estimated", "uncertain", "interrupted"))
+
+Key = tuple[int, str, str, str, str, str]  # seconds since 1970, then NAMES
+Figures = tuple[int | Decimal, ...]  # by SUMS
+
+
+def moved(changes: Iterable[tuple[Row | None, Row]]) -> dict[Key, list[int | Decimal]]:
+    """What is added to each roll-up when these rows take the place of those."""
+    found: dict[Key, list[int | Decimal]] = {}
+    for old, new in changes:
+        before, now = figures(old) if old else None, figures(new)
+        if now:
+            _add(found, key(new), now)
+        if before:
+            _add(found, key(new), tuple(-figure for figure in before))
+    return {at: sums for at, sums in found.items() if any(sums)}
+
+
+def key(row: Row) -> Key:
+    """The roll-up that counts this row: by when the call began, whatever the zone of a screen."""
+    began = int(dt.datetime.fromisoformat(row["created_at"]).timestamp())
+    return (
+        began - began % QUARTER_SECONDS,
+        row["tenant"], row["user"], row["feature"], row["provider"], row["model"],
+    )  # fmt: skip
+
+
+def figures(row: Row) -> Figures | None:
+    """What this row adds; None if it is not final, or was not charged."""
+    if row["settled_at"] is None or row["state"] not in ("settled", "expired"):
+        return None
+    micros = row["cost_micros"] or 0
+    estimated = not NOT_BY_THE_PROVIDER.isdisjoint(row["flags"])
+    return (
+        1,
+        int(estimated),
+        int(row["cost_micros"] is None),
+        micros,
+        Decimal(row["cost_exact"] or 0),
+        micros if estimated else 0,
+        *[row[name] for name in TOKENS],
+    )
+
+
+def _add(found: dict[Key, list[int | Decimal]], at: Key, more: Figures) -> None:
+    sums = found.get(at)
+    if sums is None:
+        found[at] = list(more)
+    else:
+        for place, figure in enumerate(more):
+            sums[place] += figure
