@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from token_allowance.adjustments import Adjusted, aadjust, adjust
 from token_allowance.admission import Remaining, aadmit, admit, aremaining, remaining, require
 from token_allowance.attribution import charge_to
 from token_allowance.calls import asettle_deferred, call, settle_deferred
@@ -24,6 +25,7 @@ from token_allowance.switches import adisengage, aengage, disengage, engage
 from token_allowance.usage import Usage
 
 __all__ = [
+    "Adjusted",
     "AllowanceError",
     "AllowanceExceeded",
     "CapExceeded",
@@ -36,8 +38,10 @@ __all__ = [
     "UnknownModel",
     "UnmeteredEndpoint",
     "Usage",
+    "aadjust",
     "aadmit",
     "adisengage",
+    "adjust",
     "admit",
     "aengage",
     "aremaining",

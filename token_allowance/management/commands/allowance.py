@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.management.subcommands import (
+    adjust,
     doctor,
     jobs,
     price,
@@ -23,11 +24,12 @@ SUBCOMMANDS = {
     "sync-prices": sync_prices,
     "jobs": jobs,
     "rebuild": rebuild,
+    "adjust": adjust,
 }
 
 
 class Command(BaseCommand):
-    help = "Look after budgets: prices, leases, counters."
+    help = "Look after budgets: prices, leases, counters, corrections."
 
     def add_arguments(self, parser: CommandParser) -> None:
         choices = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
