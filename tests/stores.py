@@ -22,6 +22,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F
 from django.test.utils import setup_databases, teardown_databases
 
+from tests import redis_stores
 from token_allowance import allowance, entries, reservations
 from token_allowance.attribution import NOBODY
 from token_allowance.limits import (
@@ -40,6 +41,7 @@ from token_allowance.stores import connections as own_connections
 from token_allowance.stores.base import Decision, Outcome, Request, Row, Settlement, Store, holds
 from token_allowance.stores.database import DatabaseStore
 from token_allowance.stores.memory import MemoryStore
+from token_allowance.stores.redis import RedisStore
 from token_allowance.usage import Usage
 
 NOW = dt.datetime(2026, 3, 4, 12, 30, tzinfo=dt.UTC)
@@ -59,13 +61,18 @@ def databases(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
         teardown_databases(made, verbosity=0)
 
 
-@pytest.fixture(params=["memory", "postgresql", "sqlite"])
+@pytest.fixture(params=["memory", "postgresql", "sqlite", "redis"])
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     """Each store in turn, empty."""
     if request.param == "memory":
         yield MemoryStore()
         return
     request.getfixturevalue("databases")
+    if request.param == "redis":
+        unblocked = request.getfixturevalue("django_db_blocker").unblock()
+        with unblocked, own_pool("default"), redis_stores.fresh() as made:
+            yield made
+        return
     alias = ALIASES[request.param]
     with request.getfixturevalue("django_db_blocker").unblock(), own_pool(alias):
         yield DatabaseStore(alias)
@@ -213,7 +220,7 @@ def used(**attribution: str) -> list[tuple[int, int, int]]:
 
 
 def version(store: Store) -> int:
-    return store.run(versions) if isinstance(store, DatabaseStore) else 0
+    return 0 if isinstance(store, MemoryStore) else own_connections.run(alias_of(store), versions)
 
 
 def versions(connection: BaseDatabaseWrapper) -> int:
@@ -231,6 +238,8 @@ def counters(store: Store) -> dict[str, tuple[int, int]]:
     """(used, reserved) of the counters that exist, by key."""
     if isinstance(store, MemoryStore):
         return {key: (c.used, c.reserved) for key, c in store.counters.items()}
+    if isinstance(store, RedisStore):
+        return redis_stores.counters(store)
     found = Counter.objects.using(alias_of(store)).values_list("key", "used", "reserved")
     return {key: (used, reserved) for key, used, reserved in found}
 
@@ -240,6 +249,8 @@ def lose(store: Store, *budgets: Budget) -> None:
     for key in (b.key for b in budgets):
         if isinstance(store, MemoryStore):
             del store.counters[key]
+        elif isinstance(store, RedisStore):
+            redis_stores.lose(store, key)
         else:
             assert Counter.objects.using(alias_of(store)).filter(key=key).delete()[0] == 1
 
@@ -252,12 +263,15 @@ def clear(store: Store) -> None:
         store.adjustments.clear()
     else:
         empty(alias_of(store))
+        if isinstance(store, RedisStore):
+            redis_stores.clear(store)
 
 
 def rows(store: Store) -> dict[UUID, Row]:
     """The ledger, by id."""
     if isinstance(store, MemoryStore):
         return store.rows
+    store.drain()
     found = Reservation.objects.using(alias_of(store)).values()
     return {row["id"]: dict(row) for row in found}
 
@@ -271,14 +285,27 @@ def let_pass(store: Store, seconds: float) -> None:
     if isinstance(store, MemoryStore):
         ahead = store.clock() - time.time() + seconds
         store.clock = lambda: time.time() + ahead
+    elif isinstance(store, RedisStore):
+        redis_stores.let_pass(store, seconds)
     else:
         older = F("expires_at") - dt.timedelta(seconds=seconds)
         Reservation.objects.using(alias_of(store)).update(expires_at=older)
 
 
 def alias_of(store: Store) -> str:
-    assert isinstance(store, DatabaseStore)
+    assert isinstance(store, DatabaseStore | RedisStore)
     return store.alias
+
+
+def tamper(store: Store, key: str, **figures: int) -> None:
+    """Set ``used`` or ``reserved`` of a counter to what they should not be."""
+    if isinstance(store, MemoryStore):
+        for name, value in figures.items():
+            setattr(store.counters[key], name, value)
+    elif isinstance(store, RedisStore):
+        redis_stores.tamper(store, key, figures)
+    else:
+        Counter.objects.using(alias_of(store)).filter(key=key).update(**figures)
 
 
 def refused_by(decision: Decision) -> Sequence[Budget]:

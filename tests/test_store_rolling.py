@@ -12,7 +12,6 @@ import pytest
 
 from tests.stores import (
     NOW,
-    alias_of,
     budget,
     charge,
     counters,
@@ -23,11 +22,11 @@ from tests.stores import (
     request,
     reserve,
     spent,
+    tamper,
     unspent,
 )
 from token_allowance import keys
 from token_allowance.limits import Budget, microseconds
-from token_allowance.models import Counter
 from token_allowance.stores.base import Outcome, Store
 from token_allowance.stores.memory import MemoryStore
 from token_allowance.windows import Window
@@ -258,10 +257,7 @@ def test_a_call_the_store_never_saw_is_charged_to_its_slice(store: Store) -> Non
 def test_rebuilding_corrects_a_slice(store: Store) -> None:
     charge(store, rolling(), cost=30)
     name = rolling().held_in
-    if isinstance(store, MemoryStore):
-        store.counters[name].used = 3
-    else:
-        Counter.objects.using(alias_of(store)).filter(key=name).update(used=3)
+    tamper(store, name, used=3)
     drifts = store.rebuild(NOW)
     assert [(drift.key, drift.used) for drift in drifts] == [(rolling().key, (3, 30))]
     assert store.rebuild(NOW) == []

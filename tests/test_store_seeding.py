@@ -6,7 +6,6 @@ import datetime as dt
 
 from tests.stores import (
     NOW,
-    alias_of,
     budget,
     charge,
     counters,
@@ -17,12 +16,11 @@ from tests.stores import (
     request,
     reserve,
     spent,
+    tamper,
     unspent,
 )
 from token_allowance.limits import microseconds
-from token_allowance.models import Counter
 from token_allowance.stores.base import Drift, Outcome, Store
-from token_allowance.stores.memory import MemoryStore
 from token_allowance.windows import Window
 
 TODAY = microseconds(NOW)  # a budget tracked since now may have been spent from before
@@ -168,11 +166,7 @@ def test_rebuilding_corrects_a_counter_and_says_what_was_wrong(store: Store) -> 
     day, tokens = budget(amount=100), budget("tokens", 100, tenant="acme")
     charge(store, day, tokens, cost=30, tokens=7)
     reserve(store, request(day, tokens, cost=10, tokens=2))
-    if isinstance(store, MemoryStore):
-        store.counters[day.key].used += 5
-        store.counters[day.key].reserved -= 4
-    else:
-        Counter.objects.using(alias_of(store)).filter(key=day.key).update(used=35, reserved=6)
+    tamper(store, day.key, used=35, reserved=6)
     assert store.rebuild(NOW) == [Drift(day.key, (35, 30), (6, 10))]
     assert store.rebuild(NOW) == []
     assert figures(store, day, tokens) == [(30, 10), (7, 2)]

@@ -95,13 +95,9 @@ def adjust(
 ) -> Adjusted:
     """Write the rows and move the counters. The caller holds the transaction, keeps reserves out
     and has counted the budget."""
-    cursor.execute(
-        f"SELECT sum(amount) FROM {TABLE} WHERE id BETWEEN %s AND %s",
-        [_id(connection, id) for id in ids(row)],
-    )
-    done = cursor.fetchone()[0]
-    if done is not None:  # the same again: its answer had been lost
-        return Adjusted(int(done), _room(cursor, budget))
+    done = _done(connection, cursor, row)
+    if done is not None:
+        return Adjusted(done, _room(cursor, budget))
     named = names(budget)
     changes = parts(budget, _used(cursor, budget, lock), amount)
     for number, change in changes.items():
@@ -115,6 +111,35 @@ def adjust(
     for written in rows(budget, changes, row):
         _insert(connection, cursor, written)
     return Adjusted(sum(changes.values()), _room(cursor, budget))
+
+
+def record(
+    connection: BaseDatabaseWrapper,
+    budget: Budget,
+    figures: Mapping[int, tuple[int, int]],
+    amount: int | None,
+    row: Row,
+) -> int:
+    """Write the rows, for a store that keeps counters elsewhere; what was added. Repeating it
+    changes nothing. The caller keeps reserves out; ``figures`` are (used, reserved) by slice."""
+    with connection.cursor() as cursor:
+        done = _done(connection, cursor, row)
+        if done is not None:
+            return done
+        changes = parts(budget, {n: used for n, (used, _) in figures.items()}, amount)
+        for written in rows(budget, changes, row):
+            _insert(connection, cursor, written)
+        return sum(changes.values())
+
+
+def _done(connection: BaseDatabaseWrapper, cursor: Any, row: Row) -> int | None:
+    """What an adjustment has added, if it was made before and its answer was lost."""
+    cursor.execute(
+        f"SELECT sum(amount) FROM {TABLE} WHERE id BETWEEN %s AND %s",
+        [_id(connection, id) for id in ids(row)],
+    )
+    found = cursor.fetchone()[0]
+    return None if found is None else int(found)
 
 
 def _used(cursor: Any, budget: Budget, lock: str) -> dict[int, int]:

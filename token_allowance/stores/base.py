@@ -26,6 +26,7 @@ class Outcome(StrEnum):
     LATE = "late"  # charged after its lease had ended, or unseen before
     CONFLICT = "conflict"  # another answer for a final reservation: recorded, changes nothing
     EXTENDED = "extended"
+    KEPT = "kept"  # written down: the store could not be told, and will be
     GONE = "gone"  # the reservation is final or unknown
 
 
@@ -187,6 +188,16 @@ class Store(ABC):
         """Sentences on what is wrong with this store's configuration."""
         return []
 
+    def drain(self) -> int:
+        """Take over what the store has decided into the ledger; how many events there were."""
+        return 0
+
+    def changing(self) -> None:  # noqa: B027 - most stores read the version where it is written
+        """A policy write is about to commit."""
+
+    def changed(self) -> None:  # noqa: B027
+        """A policy write has been committed: every reserve from now on must obey it."""
+
 
 SETTLING_IN_MICROS = 3_600_000_000
 
@@ -198,9 +209,12 @@ def fresh(budget: Budget) -> bool:
     counter is seeded from the ledger instead, which costs one query and is never wrong.
     """
     start = budget.window.start
-    if start is None:
-        return budget.untouched
-    return microseconds(start) >= budget.since + SETTLING_IN_MICROS
+    return budget.untouched if start is None else began_after(start, budget.since)
+
+
+def began_after(start: dt.datetime, since: int) -> bool:
+    """Did a window begin well after this moment, in microseconds since 1970?"""
+    return microseconds(start) >= since + SETTLING_IN_MICROS
 
 
 def holds(request: Request) -> list[list[Any]]:

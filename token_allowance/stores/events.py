@@ -94,6 +94,8 @@ def content(event: Event) -> Row:
         row["expires_at"] = _lease(event, row)
     elif event.kind == RELEASED:
         row["idempotency_key"] = ""
+    if event.kind == EXTENDED:  # says only what it changes
+        return row
     row.setdefault("expires_at", row.get("created_at"))
     if not row.get("created_at") or not row["expires_at"]:
         raise ValueError("the row does not say when the call began")
@@ -108,6 +110,8 @@ def after(row: Row | None, event: Event, said: Row) -> Row | None:
     ``said`` is the event's content. None: there is no row and none can be made of this.
     """
     if event.kind in STATES:
+        if row is None and event.kind == EXTENDED:
+            return None
         if row is None:
             return {**DEFAULTS, **{name: said[name] for name in said if name in DEFAULTS}}
         if row["state"] in ("settled", "released"):

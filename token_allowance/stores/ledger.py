@@ -115,22 +115,7 @@ def seed(
     if not again and _counted(cursor, budget):
         return Drift(budget.key, (0, 0), (0, 0))
     wide = base.kept(budget)
-    where, values = scope(connection, wide)
-    columns = ("id", "holds", "reserved_micros", "reserved_tokens", "created_at")
-    cursor.execute(
-        f"SELECT {', '.join(columns)} FROM {TABLE} "
-        f"WHERE {where} AND state IN ('reserved', 'expired') ORDER BY id{lock}",
-        values,
-    )
-    for row in (dict(zip(columns, found, strict=True)) for found in cursor.fetchall()):
-        listed = json.loads(row["holds"]) if isinstance(row["holds"], str) else row["holds"]
-        name = base.held_in(row, budget)
-        if all(hold[0] != name for hold in listed):
-            unit = budget.limit.unit
-            listed.append([name, unit.value, base.held(row, unit)])
-            cursor.execute(
-                f"UPDATE {TABLE} SET holds = %s WHERE id = %s", [json.dumps(listed), row["id"]]
-            )
+    attach(connection, cursor, budget, lock=lock)
     figures = sums(cursor, connection, wide)
     if budget.slice is not None:
         return slices.refill(cursor, budget, figures, lock)
@@ -146,6 +131,34 @@ def seed(
         [budget.key, used, reserved, budget.since],
     )
     return Drift(budget.key, (before[0], used), (before[1], reserved))
+
+
+def attach(
+    connection: BaseDatabaseWrapper, cursor: Any, budget: Budget, *, lock: str = ""
+) -> list[Row]:
+    """Let the open rows of a budget settle into its counter too; these rows, with their holds."""
+    where, values = scope(connection, base.kept(budget))
+    columns = (
+        "id", "state", "holds", "reserved_micros", "reserved_tokens", "created_at", "settled_at",
+        "expires_at",
+    )  # fmt: skip
+    cursor.execute(
+        f"SELECT {', '.join(columns)} FROM {TABLE} "
+        f"WHERE {where} AND state IN ('reserved', 'expired') ORDER BY id{lock}",
+        values,
+    )
+    rows = [dict(zip(columns, found, strict=True)) for found in cursor.fetchall()]
+    for row in rows:
+        listed = json.loads(row["holds"]) if isinstance(row["holds"], str) else row["holds"]
+        row["holds"] = listed
+        name = base.held_in(row, budget)
+        if all(hold[0] != name for hold in listed):
+            unit = budget.limit.unit
+            listed.append([name, unit.value, base.held(row, unit)])
+            cursor.execute(
+                f"UPDATE {TABLE} SET holds = %s WHERE id = %s", [json.dumps(listed), row["id"]]
+            )
+    return rows
 
 
 def _counted(cursor: Any, budget: Budget) -> bool:
@@ -194,7 +207,7 @@ def open_budgets(connection: BaseDatabaseWrapper, now: dt.datetime) -> list[Budg
 
 def find(connection: BaseDatabaseWrapper, wanted: Mapping[str, str]) -> Row | None:
     """The ledger row with these values, which are not all empty; its values as JSON has them."""
-    named = [NOT_EMPTY.format(name) for name in wanted if name != "tenant"]
+    named = [NOT_EMPTY.format(name) for name in wanted if name not in ("tenant", "id")]
     where = " AND ".join([*named, *(f"{name} = %s" for name in wanted)])
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT * FROM {TABLE} WHERE {where}", list(wanted.values()))

@@ -1,0 +1,102 @@
+"""How a request is put to a script: its keys and its arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from token_allowance.limits import Amounts, Budget
+from token_allowance.stores.base import Request, Row
+from token_allowance.stores.redis.asking import Question
+from token_allowance.stores.redis.holds import Holds
+from token_allowance.stores.redis.names import Names, lasts_milliseconds
+from token_allowance.stores.redis.scripts import script
+from token_allowance.stores.redis.wire import MARKER
+
+Fresh = Callable[[Budget], bool]  # is a missing counter of it zero, unless it was opened?
+LEFT_OUT: tuple[Any, ...] = (None, "", [])  # what a column of the ledger is by default
+NOTED = json.dumps(["would_refuse"])
+
+
+def reserve(
+    names: Names, request: Request, holds: Holds, confirmed: str, fresh: Fresh | None
+) -> Question:
+    """``fresh``: the counters that are missing may be opened, where it says so."""
+    row, budgets = request.row, request.budgets
+    reservation = names.reservation(row["id"])
+    idem = reservation
+    if row["idempotency_key"]:
+        idem = names.idempotent(row["tenant"], row["idempotency_key"])
+    keys = [*names.head, reservation, *holds.counters(names), names.leases, names.events, idem]
+    arguments = [
+        MARKER,
+        request.version,
+        confirmed,
+        f"R|{holds.text}",
+        _milliseconds(request),
+        document(row, holds, lease_ms=_milliseconds(request)),
+        holds.units(),
+        *_amounts(request.amounts),
+        json.dumps([*row["flags"], "would_refuse"]) if row["flags"] else NOTED,
+        *[_limit(request, budget) for budget in budgets],
+        *holds.slices(),
+    ]
+    if fresh is not None:
+        keys += [names.opened(budget.key) for budget in budgets]
+        for budget in budgets:
+            begins = "1" if fresh(budget) else "0"
+            lasts = lasts_milliseconds(budget, request.now)
+            arguments += [begins, budget.key, budget.since, lasts]
+    return script("reserve"), keys, arguments
+
+
+def extend(names: Names, request: Request, holds: Holds, deferred_id: str | None) -> Question:
+    after = holds.more(request.amounts)
+    known = {budget.held_in: budget for budget in request.budgets}
+    keys = [names.marker, names.gate, names.reservation(request.id), *holds.counters(names)]
+    micros, tokens, _ = after.whole
+    event = {
+        "reserved_micros": micros,
+        "reserved_tokens": tokens,
+        "deferred_id": deferred_id or "",
+        "holds": after.ledger(),
+        "lease_ms": _milliseconds(request),
+    }
+    arguments = [
+        MARKER,
+        f"R|{holds.text}",
+        f"R|{after.text}",
+        _milliseconds(request),
+        json.dumps(event, separators=(",", ":")),
+        holds.units(),
+        *_amounts(request.amounts),
+        *[_hard(request, known[key]) if key in known else "" for key, *_ in holds.entries],
+        *holds.slices(),
+    ]
+    return script("extend"), [*keys, names.leases, names.events], arguments
+
+
+def document(row: Row, holds: Holds, **more: Any) -> str:
+    """A ledger row as an event carries it."""
+    kept = {name: value for name, value in row.items() if value not in LEFT_OUT}
+    kept["holds"] = holds.ledger()
+    return json.dumps(kept | more, separators=(",", ":"))
+
+
+def _amounts(amounts: Amounts) -> tuple[int, int, int]:
+    return amounts.cost_micros or 0, amounts.tokens, amounts.calls
+
+
+def _limit(request: Request, budget: Budget) -> str:
+    if not budget.enforced:
+        return ""
+    return f"{'' if request.hard(budget) else '~'}{budget.limit.amount}"
+
+
+def _hard(request: Request, budget: Budget) -> str:
+    return str(budget.limit.amount) if request.hard(budget) else ""
+
+
+def _milliseconds(request: Request) -> int:
+    return int(request.lease_seconds * 1000)

@@ -1,0 +1,49 @@
+"""What RedisStore asks its ledger's database about itself, in SQL that both databases share."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from uuid import UUID
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from token_allowance.stores import ledger
+from token_allowance.stores.base import Row
+
+OUTBOX = "token_allowance_outbox"
+OPEN = (
+    "id", "tenant", "idempotency_key", "holds", "expires_at", "reserved_micros", "reserved_tokens",
+)  # fmt: skip
+
+
+def begin_epoch(connection: BaseDatabaseWrapper, prefix: str, now: dt.datetime) -> int:
+    """The number of the next epoch, which nobody else gets."""
+    opened = connection.ops.adapt_datetimefield_value(now)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO {OUTBOX} (prefix, watermark, epoch, opened_at) "
+            "VALUES (%s, '0-0', 1, %s) ON CONFLICT (prefix) DO UPDATE "
+            f"SET epoch = {OUTBOX}.epoch + 1, opened_at = excluded.opened_at RETURNING epoch",
+            [prefix, opened],
+        )
+        return int(cursor.fetchone()[0])
+
+
+def open_rows(connection: BaseDatabaseWrapper) -> list[Row]:
+    """The ledger's reservations that have not ended."""
+    columns = ", ".join(OPEN)
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {columns} FROM {ledger.TABLE} WHERE state = 'reserved'")
+        found = [dict(zip(OPEN, row, strict=True)) for row in cursor.fetchall()]
+    for row in found:
+        row["id"] = str(UUID(str(row["id"])))
+        row["holds"] = json.loads(row["holds"]) if isinstance(row["holds"], str) else row["holds"]
+        row["expires_at"] = _aware(row["expires_at"])
+    return found
+
+
+def _aware(moment: dt.datetime | str) -> dt.datetime:
+    if isinstance(moment, str):
+        moment = dt.datetime.fromisoformat(moment)
+    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)

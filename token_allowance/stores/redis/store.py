@@ -1,0 +1,240 @@
+"""RedisStore: one budget for every process, in memory, with the ledger behind it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from django.db import DEFAULT_DB_ALIAS
+
+from token_allowance.exceptions import StoreUnavailable
+from token_allowance.limits import Budget
+from token_allowance.stores import base, ledger
+from token_allowance.stores.base import Decision, Drift, Outcome, Request, Room, Row, Settlement
+from token_allowance.stores.connections import run
+from token_allowance.stores.redis import (
+    checking,
+    drainage,
+    ends,
+    questions,
+    recovery,
+    seeding,
+    versions,
+)
+from token_allowance.stores.redis import holds as held
+from token_allowance.stores.redis.asking import Asking
+from token_allowance.stores.redis.holds import Holds
+from token_allowance.stores.redis.scripts import script
+from token_allowance.stores.redis.wire import Wire
+
+logger = logging.getLogger("token_allowance")
+DEFAULT_PREFIX = "token_allowance"
+STREAM_MOST = 5_000_000  # events the ledger has not taken over; above it nothing is reserved
+REMEMBERED = 100_000  # reservations of this process
+RECENT_SECONDS = 60.0
+TRIES = 8  # of one reserve: to confirm the policy, to open counters, to seed them
+OPTIONS = ("URL", "CACHE", "PREFIX", "ALIAS", "TIMEOUT_SECONDS", "MAX_CONNECTIONS")
+
+
+class RedisStore(base.Store):
+    """OPTIONS: ``URL`` (or several) or ``CACHE``, an alias of django-redis; ``PREFIX`` of the keys;
+    ``ALIAS`` of the ledger's database; ``TIMEOUT_SECONDS`` (1), ``MAX_CONNECTIONS`` (16).
+    """
+
+    checks_version = True
+
+    def __init__(self, **options: Any) -> None:
+        self.alias = options.get("ALIAS", DEFAULT_DB_ALIAS)
+        self.prefix = options.get("PREFIX", DEFAULT_PREFIX)
+        self.wire = Wire(options)
+        self.asking = Asking(self.wire, self.prefix, self.meet)
+        self.opened_at = 0  # microseconds since 1970: when this epoch began
+        self._held: OrderedDict[UUID, Holds] = OrderedDict()
+        self._recent: deque[tuple[float, Settlement]] = deque(maxlen=10_000)
+        self._owed: deque[Settlement] = deque(maxlen=10_000)
+
+    def reserve(self, request: Request) -> Decision:
+        holds = held.of_budgets(request.budgets, request.amounts)
+        try:
+            decision = self._reserve(request, holds)
+        except StoreUnavailable as error:
+            if getattr(error.__cause__, "sent", False):
+                self._owed.append(ends.unheard(request))  # it may be held all the same
+            raise
+        if self._owed:
+            self._pay()
+        return decision
+
+    def _reserve(self, request: Request, holds: Holds) -> Decision:
+        if request.row["idempotency_key"] and self._used_before(request.row):
+            return Decision(Outcome.REPEAT)
+        confirmed, fresh = "0", None
+        for _ in range(TRIES):
+            answer = self.asking.ask(questions.reserve, request, holds, confirmed, fresh)
+            word = answer[0]
+            if word == "admitted":
+                self.remember(request.id, holds)
+                return Decision(Outcome.ADMITTED)
+            if word == "open":
+                if fresh is not None:
+                    missing = [request.budgets[i - 1] for i in answer[1:]]
+                    seeding.seed(self, missing, request.now)
+                fresh = self.fresh
+            elif word in ("confirm", "older"):
+                known = versions.confirm(self)
+                if known == versions.UNKNOWN:
+                    request = versions.unconfirmed(request, answer)
+                elif known != request.version:
+                    return Decision(Outcome.STALE)
+                confirmed = "1"
+            elif word == "refused":
+                return Decision(Outcome.REFUSED, self._rooms(request, answer[1:]))
+            else:
+                return Decision(Outcome.REPEAT)
+        raise StoreUnavailable("The counters of this call could not be seeded from the ledger.")
+
+    def settle(self, settlement: Settlement) -> Outcome:
+        if self._owed:
+            self._pay()
+        try:
+            outcome = ends.settle(self, settlement)
+        except StoreUnavailable:
+            if drainage.keep(self.alias, settlement):
+                return Outcome.KEPT
+            raise
+        self._recent.append((time.monotonic(), settlement))
+        return outcome
+
+    def extend(self, request: Request, *, deferred_id: str | None = None) -> Decision:
+        holds = self.holds_of(request.id)
+        while holds is not None:
+            answer = self.asking.ask(questions.extend, request, holds, deferred_id)
+            if answer[0] == "extended":
+                self.remember(request.id, holds.more(request.amounts))
+                return Decision(Outcome.EXTENDED)
+            if answer[0] == "refused":
+                return Decision(Outcome.REFUSED, self._rooms_held(request, holds, answer[1:]))
+            holds = held.read(answer[1][2:]) if answer[0] == "holds" else None
+        return Decision(Outcome.GONE)
+
+    def expire(self, now: dt.datetime, *, charge: bool, most: int = 500) -> int:
+        ids = self.wire.call(script("due"), [self.asking.names.leases], [most])
+        return sum(ends.expire(self, id.decode(), now, charge=charge) for id in ids)
+
+    def usage(self, budgets: Sequence[Budget]) -> list[Room]:
+        return seeding.figures(self, budgets)
+
+    def find(
+        self, *, deferred_id: str = "", tenant: str = "", idempotency_key: str = ""
+    ) -> Row | None:
+        self.drain()
+        wanted = {"deferred_id": deferred_id}
+        if not deferred_id:
+            wanted = {"tenant": tenant, "idempotency_key": idempotency_key}
+        return run(self.alias, lambda connection: ledger.find(connection, wanted))
+
+    def rebuild(self, now: dt.datetime) -> list[Drift]:
+        return seeding.rebuild(self, now)
+
+    def adjust(self, budget: Budget, amount: int | None, row: Row) -> base.Adjusted:
+        return seeding.adjust(self, budget, amount, row)
+
+    def check(self) -> list[str]:
+        return checking.problems(self.wire)
+
+    def drain(self, *, after: str | None = None) -> int:
+        """Take over every event there is into the ledger; how many there were."""
+        return drainage.drain(self, after=after)
+
+    def changing(self) -> None:
+        versions.hold(self)
+
+    def changed(self) -> None:
+        versions.publish_written(self)
+
+    def remember(self, id: UUID, holds: Holds) -> None:
+        self._held[id] = holds
+        if len(self._held) > REMEMBERED:
+            self._held.popitem(last=False)
+
+    def forget(self, id: UUID) -> Holds | None:
+        return self._held.pop(id, None)
+
+    def holds_of(self, id: UUID) -> Holds | None:
+        """What an open reservation holds; None if it is final or unknown."""
+        if id in self._held:
+            return self._held[id]
+        text = self.wire.execute("GET", self.asking.names.reservation(id))
+        return held.read(text[2:]) if text and text[:1] == b"R" else None
+
+    def meet(self, marker: str) -> None:
+        """A server has this marker: believe in its epoch, or begin it anew from the ledger."""
+        epoch, _, _ = marker.partition(":")
+        before = self.wire.epoch
+        if not marker or int(epoch) == before:
+            recovery.recover(self)
+        else:
+            recovery.adopt(self, int(epoch))
+        if before and self.wire.epoch != before:
+            self._replay()
+
+    def turned_back(self) -> None:
+        """The database is older than what was published from it: count everything anew."""
+        recovery.recover(self, whatever=True)
+
+    def fresh(self, budget: Budget) -> bool:
+        """Is a missing counter zero, unless one was opened? Only of windows of this epoch."""
+        if budget.slice is not None:
+            return False
+        if budget.is_cap:
+            return budget.untouched and budget.since >= self.opened_at
+        since = max(budget.since, self.opened_at)
+        start = budget.window.start
+        return start is not None and base.began_after(start, since)
+
+    def _rooms(self, request: Request, refused: Sequence[Any]) -> tuple[Room, ...]:
+        rooms = [
+            Room(request.budgets[refused[i] - 1], int(refused[i + 1]), int(refused[i + 2]))
+            for i in range(0, len(refused), 3)
+        ]
+        return seeding.dated(self, rooms)
+
+    def _rooms_held(
+        self, request: Request, holds: Holds, refused: Sequence[Any]
+    ) -> tuple[Room, ...]:
+        key = holds.entries[refused[0] - 1][0]
+        budget = next(b for b in request.budgets if b.held_in == key)
+        return seeding.dated(self, [Room(budget, int(refused[1]), int(refused[2]))])
+
+    def _used_before(self, row: Row) -> bool:
+        """Has the ledger this idempotency key? Redis remembers it only for a week."""
+        wanted = {"tenant": row["tenant"], "idempotency_key": row["idempotency_key"]}
+        try:
+            found = run(self.alias, lambda connection: ledger.find(connection, wanted))
+        except StoreUnavailable:
+            logger.warning("token_allowance: an idempotency key is looked for in Redis only")
+            return False
+        return found is not None
+
+    def _pay(self) -> None:
+        """Release what was reserved without a word, as far as the server lets us."""
+        while self._owed:
+            try:
+                settlement = self._owed.popleft()
+            except IndexError:
+                return
+            try:
+                ends.settle(self, settlement)
+            except StoreUnavailable:
+                self._owed.append(settlement)
+                return
+
+    def _replay(self) -> None:
+        recent = [s for at, s in list(self._recent) if time.monotonic() - at < RECENT_SECONDS]
+        if recent:
+            recovery.replay(self, recent)

@@ -1,0 +1,82 @@
+"""The policy version in Redis: confirmed by the database every two seconds (protocol A)."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from token_allowance.exceptions import StoreUnavailable
+from token_allowance.stores.base import Request
+from token_allowance.stores.connections import run
+from token_allowance.stores.redis.asking import Question
+from token_allowance.stores.redis.names import Names
+from token_allowance.stores.redis.scripts import script
+from token_allowance.stores.redis.wire import MARKER
+
+if TYPE_CHECKING:
+    from token_allowance.stores.redis.store import RedisStore
+
+logger = logging.getLogger("token_allowance")
+UNKNOWN: Final = -2  # the database did not say
+LEASE_MILLISECONDS = 2000
+HOLD_MILLISECONDS = 5000
+SQL = "SELECT coalesce(sum(number), 0) FROM token_allowance_policyversion"
+
+
+def read(connection: BaseDatabaseWrapper) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(SQL)
+        return int(cursor.fetchone()[0])
+
+
+def confirm(store: RedisStore) -> int:
+    """The version that the database has now, told to Redis; UNKNOWN if it cannot be asked.
+
+    A database that is behind what was published from it has been turned back: everything is
+    counted anew from it.
+    """
+    seconds, micros = store.wire.execute("TIME")
+    began = int(seconds) * 1000 + int(micros) // 1000
+    try:
+        version = run(store.alias, read)
+    except StoreUnavailable:
+        logger.warning("token_allowance: the database is down; limits are those last known")
+        return UNKNOWN
+    answer = _publish(store, version, began)
+    if answer[0] == "older" and run(store.alias, read) < int(answer[1]):
+        store.turned_back()
+    return version
+
+
+def unconfirmed(request: Request, answer: list[Any]) -> Request:
+    """The same request under the policy last known, and a flag that says so.
+
+    StoreUnavailable if that policy is known to be out of date.
+    """
+    if answer[0] == "older" and (answer[1] == b"" or int(answer[1]) != request.version):
+        raise StoreUnavailable("The limits have changed, and their database is down.")
+    flags = sorted({*request.row["flags"], "policy_unconfirmed"})
+    request.row["flags"] = flags
+    return replace(request, row=request.row)
+
+
+def hold(store: RedisStore) -> None:
+    """A policy write is about to commit: until then every reserve asks the database itself."""
+    store.wire.execute("SET", store.asking.names.hold, 1, "PX", HOLD_MILLISECONDS)
+
+
+def publish_written(store: RedisStore) -> None:
+    """A policy write has been committed."""
+    _publish(store, run(store.alias, read), "")
+
+
+def _publish(store: RedisStore, version: int, began: int | str) -> list[Any]:
+    return store.asking.ask(_published, version, began)
+
+
+def _published(names: Names, version: int, began: int | str) -> Question:
+    keys = [names.marker, names.version, names.lease, names.hold]
+    return script("publish"), keys, [MARKER, version, began, LEASE_MILLISECONDS]
