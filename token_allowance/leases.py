@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from token_allowance import conf
+from token_allowance import conf, metrics
 
 AT_ONCE = 500
 MOST_ROUNDS = 200  # what is left then waits for the next time
@@ -19,4 +19,6 @@ def expire(now: dt.datetime, most_rounds: int = MOST_ROUNDS) -> int:
         total += ended
         if ended < AT_ONCE:
             break
+    if total:
+        metrics.count(metrics.CALLS_EXPIRED, total)
     return total

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django.db import DataError, IntegrityError, ProgrammingError
 
-from token_allowance import conf, entries, threads
+from token_allowance import conf, entries, metrics, signals, threads
 from token_allowance.bills import Account, settled, stored_prices
 from token_allowance.exceptions import ReservationError, StoreUnavailable
 from token_allowance.limits import NOTHING, Amounts
@@ -80,6 +80,7 @@ def _applied(make: Make, failures: int) -> bool:
         raise
     if outcome is Outcome.CONFLICT:
         logger.warning("token_allowance: %s was settled before with other figures", settlement.id)
+    tell(outcome, settlement.row)
     return True
 
 
@@ -114,7 +115,7 @@ def settle_row(store: Store, row: Row, account: Account) -> Outcome:
     at = dt.datetime.fromisoformat(row["created_at"])
     actual, final = settled(account, attempt, prices, at)
     final["flags"] = sorted({*row["flags"], *final["flags"]})
-    return store.settle(Settlement(id=UUID(row["id"]), actual=actual, row=row | final))
+    return _settled(store, actual, row | final)
 
 
 def charge_row(store: Store, row: Row, *flags: str) -> Outcome:
@@ -123,10 +124,47 @@ def charge_row(store: Store, row: Row, *flags: str) -> Outcome:
     used = Usage(output_tokens=held.tokens)
     final = entries.ended("settled", {*row["flags"], *flags}, used, None, held, None)
     final |= {"flags": sorted(final["flags"]), "price": row["price"]}
-    return store.settle(Settlement(id=UUID(row["id"]), actual=held, row=row | final))
+    return _settled(store, held, row | final)
 
 
 def release_row(store: Store, row: Row) -> Outcome:
     """Give back what such a call holds: nothing came of it."""
     final = entries.ended("released", (), Usage(), None, NOTHING, None)
-    return store.settle(Settlement(id=UUID(row["id"]), actual=NOTHING, row=row | final))
+    return _settled(store, NOTHING, row | final)
+
+
+def _settled(store: Store, actual: Amounts, row: Row) -> Outcome:
+    outcome = store.settle(Settlement(id=UUID(row["id"]), actual=actual, row=row))
+    tell(outcome, row)
+    return outcome
+
+
+def tell(outcome: Outcome, row: Row) -> None:
+    """Count the end of a call, and send it to who listens; an end that changed nothing is none."""
+    provider = ("provider", row["provider"])
+    if outcome is Outcome.CONFLICT:
+        metrics.add([(metrics.CALLS_CONFLICTING, (provider,), 1)])
+    if outcome in (Outcome.CONFLICT, Outcome.REPEAT):
+        return
+    flags = (*row["flags"], "late") if outcome is Outcome.LATE else row["flags"]
+    labels = (provider,)
+    metrics.add(
+        (
+            (metrics.CALLS_FINISHED, (provider, ("state", row["state"])), 1),
+            *((metrics.CALLS_FLAGGED, (provider, ("flag", flag)), 1) for flag in flags),
+            (metrics.COST_MICROS, labels, row["cost_micros"] or 0),
+            (metrics.INPUT_TOKENS, labels, row["input_tokens"]),
+            (metrics.OUTPUT_TOKENS, labels, row["output_tokens"]),
+        )
+    )
+    if signals.call_finished.receivers:
+        _send(row, tuple(flags))
+
+
+def _send(row: Row, flags: tuple[str, ...]) -> None:
+    try:
+        signals.call_finished.send_robust(
+            None, flags=flags, **{name: row[name] for name in signals.TOLD}
+        )
+    except Exception:
+        logger.exception("token_allowance: the end of a call could not be told")

@@ -1,0 +1,64 @@
+"""What this process has done, as counters that only grow: for an exporter to read.
+
+Labels are of few values: never a person's, a tenant's, or a model's name as a request gives it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+
+#: Calls finished. Labels: provider; state ("settled", "released").
+CALLS_FINISHED = "calls_finished"
+#: Calls finished with this flag, each of a call's flags once. Labels: provider, flag.
+CALLS_FLAGGED = "calls_flagged"
+#: Calls of which nothing more was heard until their lease ended.
+CALLS_EXPIRED = "calls_expired"
+#: Settlements that told something else than the one before. Labels: provider.
+CALLS_CONFLICTING = "calls_conflicting"
+#: What finished calls were charged, in micro-dollars and tokens. Labels: provider.
+COST_MICROS = "cost_micros"
+INPUT_TOKENS = "input_tokens"
+OUTPUT_TOKENS = "output_tokens"
+
+Labels = tuple[tuple[str, str], ...]  # (name, value) pairs, in the order that count() was given
+Counted = tuple[str, Labels, int]  # a counter's name and labels, and how much to add
+
+_counts: dict[tuple[str, Labels], int] = {}
+_lock = threading.Lock()
+
+
+def add(counted: Iterable[Counted]) -> None:
+    """Add to counters, all in one step."""
+    with _lock:
+        for name, labels, more in counted:
+            _counts[name, labels] = _counts.get((name, labels), 0) + more
+
+
+def count(name: str, more: int = 1, **labels: str) -> None:
+    add([(name, tuple(labels.items()), more)])
+
+
+def snapshot() -> dict[tuple[str, Labels], int]:
+    """Every counter of this process by name and labels; what was never counted is not in it."""
+    with _lock:
+        return dict(_counts)
+
+
+def value(name: str, **labels: str) -> int:
+    """The sum of a counter over all labels that are not named."""
+    wanted = set(labels.items())
+    found = ((own, more) for (counter, own), more in snapshot().items() if counter == name)
+    return sum(more for own, more in found if wanted <= set(own))
+
+
+def reset() -> None:
+    """Begin at zero, as a forked child does: what its parent had counted is exported by that."""
+    global _lock
+    _lock = threading.Lock()  # the parent's may be held by a thread that is not in the child
+    _counts.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork either
+    os.register_at_fork(after_in_child=reset)
