@@ -15,7 +15,7 @@ MEMORY = {"BACKEND": "token_allowance.stores.memory.MemoryStore"}
 def ids(**settings: Any) -> list[str]:
     registered = registry.get_checks(include_deployment_checks=True)
     own = [check for check in registered if check.__module__ == checks.__name__]
-    assert len(own) == 6
+    assert len(own) == 8
     with override_settings(**settings):
         return [m.id or "" for check in own for m in check(app_configs=None, databases=None)]
 

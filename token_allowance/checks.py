@@ -8,9 +8,11 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import DEFAULT_DB_ALIAS, connections
 
-from token_allowance import conf
+from token_allowance import conf, sdk_imports
 
 MIDDLEWARE = "token_allowance.middleware.AllowanceMiddleware"
+SHOWN = 20  # files that W006 names
+OR_SILENCE = "If it is metered elsewhere, silence allowance.W006."
 
 
 def register_all() -> None:
@@ -19,7 +21,9 @@ def register_all() -> None:
     register(check_callables)
     register(check_store)
     register(check_database)
+    register(check_sdk_imports)
     register(check_production, Tags.security, deploy=True)
+    register(check_more_sdk_imports, deploy=True)
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:
@@ -119,3 +123,29 @@ def check_production(**_: Any) -> list[CheckMessage]:
             id="allowance.W004",
         )
     ]
+
+
+def check_sdk_imports(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
+    return _unmetered(sdk_imports.find(app_configs, stop=sdk_imports.MOST_FILES))
+
+
+def check_more_sdk_imports(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
+    """The files of a project that is too large for an ordinary check."""
+    return _unmetered(sdk_imports.find(app_configs, start=sdk_imports.MOST_FILES))
+
+
+def _unmetered(found: list[sdk_imports.Found]) -> list[CheckMessage]:
+    messages: list[CheckMessage] = []
+    for one in found[:SHOWN]:
+        hint = "Wrap the client where it is made, allowance.meter(...), and import it from there."
+        if one.by_hand:
+            hint = "Reserve each call: with allowance.call(...) as call: ... call.record(...)."
+        more = ""
+        if len(found) > SHOWN and one is found[SHOWN - 1]:
+            more = f" {len(found) - SHOWN:,} more files do so."
+        text = (
+            f"{one.path}:{one.line} imports {one.sdk}, and nothing in that file is metered: what "
+            f"it calls passes every budget by.{more}"
+        )
+        messages.append(Warning(text, hint=f"{hint} {OR_SILENCE}", id="allowance.W006"))
+    return messages
