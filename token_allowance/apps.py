@@ -12,10 +12,11 @@ class TokenAllowanceConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from token_allowance import checks, schema
+        from token_allowance import announcements, checks, schema
 
         post_migrate.connect(schema.install_after_migrate, sender=self)
         checks.register_all()
+        announcements.connect()
         if find_spec("celery"):
             from token_allowance import jobs
 

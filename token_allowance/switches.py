@@ -10,7 +10,7 @@ from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 
-from token_allowance import conf, threads
+from token_allowance import announcements, conf, threads
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.limits import checked_identifier
 from token_allowance.stores.connections import run
@@ -118,12 +118,15 @@ def _write(operation: Any) -> Any:
             return operation(connection)
 
     alias = getattr(conf.store(), "alias", DEFAULT_DB_ALIAS)
+    announcements.changing()
     try:
-        return run(alias, work)
+        found = run(alias, work)
     except StoreUnavailable as error:
         if not isinstance(error.__cause__, IntegrityError):
             raise
-        return run(alias, work)  # somebody else pulled the same switch at the same moment
+        found = run(alias, work)  # somebody else pulled the same switch at the same moment
+    announcements.changed()
+    return found
 
 
 def _engage(

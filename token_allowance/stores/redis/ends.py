@@ -84,7 +84,7 @@ def _settle(names: Names, settlement: Settlement, row: Row, holds: Holds, mode: 
         row = row | {"idempotency_key": ""}
     else:
         state = f"S|{row['cost_micros']}|{row['input_tokens']}|{row['output_tokens']}"
-    arguments: list[Any] = [MARKER, holds.text, state, mode, document(row, holds), holds.units()]
+    arguments: list[Any] = [MARKER, holds.text, state, mode, document(row, holds), holds.units]
     arguments += [actual.cost_micros or 0, actual.tokens, actual.calls, REMEMBERED_MILLISECONDS]
     arguments += [*holds.amounts(), *holds.slices()]
     if mode == UNSEEN:
@@ -98,7 +98,7 @@ def _expire(names: Names, id: str, holds: Holds, event: str, charge: bool) -> Qu
     keys = [names.marker, names.gate, names.reservation(id), *holds.counters(names)]
     state = held.CHARGED if charge else held.EXPIRED
     arguments = [MARKER, f"R|{holds.text}", state, event, EXPIRED_MILLISECONDS]
-    arguments += [holds.units(), *holds.amounts(), *holds.slices()]
+    arguments += [holds.units, *holds.amounts(), *holds.slices()]
     return script("expire"), [*keys, names.leases, names.events], arguments
 
 

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from token_allowance.limits import Amounts, Budget, Unit
@@ -13,6 +14,7 @@ from token_allowance.stores.base import Row
 from token_allowance.stores.redis.names import Names, slice_of
 
 OPEN, EXPIRED, CHARGED, SETTLED, RELEASED = "R", "E", "X", "S", "V"
+written = json.JSONEncoder(separators=(",", ":")).encode  # made once: dumps makes one a call
 Entry = tuple[str, str, int, int]
 LETTERS = {Unit.COST: "c", Unit.TOKENS: "t", Unit.CALLS: "k"}
 
@@ -33,6 +35,7 @@ class Holds:
         """As a ledger row has them: it knows no generations."""
         return [[key, unit, amount] for key, unit, amount, _ in self.entries]
 
+    @property
     def units(self) -> str:
         """A letter for each; a capital where it is a slice of a rolling budget."""
         return "".join(letter(key, unit) for key, unit, *_ in self.entries)
@@ -44,8 +47,7 @@ class Holds:
         return [amount for _, _, amount, _ in self.entries]
 
     def slices(self) -> list[int]:
-        found = (slice_of(key) for key, *_ in self.entries)
-        return [number for number in found if number is not None]
+        return [n for key, *_ in self.entries if (n := slice_of(key)) is not None]
 
     def more(self, amounts: Amounts) -> Holds:
         """The same after this much was added to each."""
@@ -70,7 +72,7 @@ NOTHING = (None, 0, 0)
 
 def of(entries: Iterable[Entry], whole: tuple[int | None, int, int] = NOTHING) -> Holds:
     kept = tuple(entries)
-    return Holds(kept, whole, json.dumps([whole, kept], separators=(",", ":"))[1:-1])
+    return Holds(kept, whole, written([whole, kept])[1:-1])
 
 
 def of_budgets(budgets: Sequence[Budget], amounts: Amounts) -> Holds:
@@ -94,6 +96,7 @@ def read(text: str | bytes) -> Holds:
     return Holds(tuple((k, u, a, s) for k, u, a, s in entries), (micros, tokens, number), given)
 
 
+@lru_cache(maxsize=20_000)
 def letter(key: str, unit: str) -> str:
     found = LETTERS[Unit(unit)]
     return found.upper() if slice_of(key) is not None else found

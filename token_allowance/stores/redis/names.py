@@ -91,6 +91,7 @@ def rolls(key: str) -> bool:
     return key.split("|")[3].startswith("rolling/") and key.endswith(f"|{keys.OPEN}")
 
 
+@lru_cache(maxsize=20_000)
 def slice_of(key: str) -> int | None:
     """The slice that a counter key names; None if it is no slice's key."""
     return int(key.rpartition("|")[2]) if keys.whole(key) is not None else None

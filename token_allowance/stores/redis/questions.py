@@ -9,7 +9,7 @@ from typing import Any
 from token_allowance.limits import Amounts, Budget
 from token_allowance.stores.base import Request, Row
 from token_allowance.stores.redis.asking import Question
-from token_allowance.stores.redis.holds import Holds
+from token_allowance.stores.redis.holds import Holds, written
 from token_allowance.stores.redis.names import Names, lasts_milliseconds
 from token_allowance.stores.redis.scripts import script
 from token_allowance.stores.redis.wire import MARKER
@@ -36,7 +36,7 @@ def reserve(
         f"R|{holds.text}",
         _milliseconds(request),
         document(row, holds, lease_ms=_milliseconds(request)),
-        holds.units(),
+        holds.units,
         *_amounts(request.amounts),
         json.dumps([*row["flags"], "would_refuse"]) if row["flags"] else NOTED,
         *[_limit(request, budget) for budget in budgets],
@@ -68,8 +68,8 @@ def extend(names: Names, request: Request, holds: Holds, deferred_id: str | None
         f"R|{holds.text}",
         f"R|{after.text}",
         _milliseconds(request),
-        json.dumps(event, separators=(",", ":")),
-        holds.units(),
+        written(event),
+        holds.units,
         *_amounts(request.amounts),
         *[_hard(request, known[key]) if key in known else "" for key, *_ in holds.entries],
         *holds.slices(),
@@ -81,7 +81,7 @@ def document(row: Row, holds: Holds, **more: Any) -> str:
     """A ledger row as an event carries it."""
     kept = {name: value for name, value in row.items() if value not in LEFT_OUT}
     kept["holds"] = holds.ledger()
-    return json.dumps(kept | more, separators=(",", ":"))
+    return written(kept | more)
 
 
 def _amounts(amounts: Amounts) -> tuple[int, int, int]:
