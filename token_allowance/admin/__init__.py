@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from token_allowance.admin.adjustments import AdjustmentAdmin
 from token_allowance.admin.ledger import ReservationAdmin
 from token_allowance.admin.limits import LimitAdmin
+from token_allowance.admin.outbox import DeadLetterAdmin, OutboxAdmin, PendingSettlementAdmin
 from token_allowance.admin.prices import ModelAliasAdmin, PriceAdmin
+from token_allowance.admin.spend import HourlySpendAdmin
 from token_allowance.admin.switches import SwitchAdmin
 from token_allowance.admin.tenants import TenantAdmin
 
 __all__ = [
+    "AdjustmentAdmin",
+    "DeadLetterAdmin",
+    "HourlySpendAdmin",
     "LimitAdmin",
     "ModelAliasAdmin",
+    "OutboxAdmin",
+    "PendingSettlementAdmin",
     "PriceAdmin",
     "ReservationAdmin",
     "SwitchAdmin",
