@@ -11,7 +11,8 @@ import pytest
 from token_allowance import allowance, exceptions
 
 PROMISED = """
-meter charge_to call admit require remaining engage disengage problem find_refusal settle_deferred
+meter charge_to call admit require remaining engage disengage adjust problem find_refusal
+settle_deferred aadjust
 aadmit aremaining aengage adisengage asettle_deferred Usage
 AllowanceError AllowanceExceeded CapExceeded TooLarge SwitchEngaged StoreUnavailable UnknownModel
 Unattributed ReservationError

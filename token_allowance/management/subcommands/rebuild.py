@@ -11,7 +11,7 @@ from django.utils import timezone
 from token_allowance import conf, money
 from token_allowance.limits import Unit, budget_of
 
-HELP = "Set every counter of an open window to the sum of its ledger rows; print what had drifted."
+HELP = "Set every counter of an open window to what the ledger says; print what had drifted."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
