@@ -1,8 +1,4 @@
-"""Events of a store that is not the ledger's own database, and what each makes of a ledger row.
-
-Values only. Everything here is monotone: an event that has been taken over before changes nothing,
-and in whatever pieces a stream is read, the same rows come of it (protocol 7).
-"""
+"""Events of a store that is not the ledger's own database: what they are and what they may say."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from token_allowance.limits import IDENTIFIER_LENGTH
-from token_allowance.stores.base import Row, corrects
+from token_allowance.stores.base import Row
 
 RESERVED, EXTENDED, SETTLED, RELEASED, EXPIRED, CONFLICT = "r", "x", "s", "v", "e", "c"
 NOTHING = "m"  # keeps the ids of a stream going on; there is nothing in it
@@ -39,13 +35,10 @@ COUNTS = (
     "reasoning_tokens",
 )  # fmt: skip
 MICROS = ("reserved_micros", "cost_micros")
+NUMBERS = frozenset((*COUNTS, *MICROS))
 DOCUMENTS = ("flags", "holds", "usage", "raw_usage", "price")
 MOMENTS = ("created_at", "settled_at", "expires_at")
-FINAL = (
-    "cost_micros", "cost_exact", "input_tokens", "output_tokens", "cache_read_tokens",
-    "cache_write_tokens", "reasoning_tokens", "usage", "raw_usage", "price", "provider_request_id",
-    "settled_at",
-)  # fmt: skip
+EMPTY = frozenset((*MICROS, *MOMENTS, "cost_exact", "usage", "raw_usage", "price"))
 DEFAULTS: Row = {
     "id": "",
     **dict.fromkeys(TEXTS, ""),
@@ -81,113 +74,50 @@ def content(event: Event) -> Row:
         if event.kind not in KINDS:
             raise ValueError(f"kind {event.kind!r} is not known")
         return _change(event)
-    if not ID.fullmatch(event.reservation):
-        raise ValueError("the reservation's id is no UUID")
     row = _read(event)
-    for name, value in row.items():
-        check = CHECKS.get(name)
-        if check is not None and not check(value):
-            raise ValueError(f"{name} cannot be {value!r}")
+    _check(row)
     row["id"] = event.reservation
     row["state"] = STATES[event.kind]
     if event.kind in (RESERVED, EXTENDED):
-        row["expires_at"] = _lease(event, row)
+        if "lease_ms" in row:
+            row["expires_at"] = lease_end(event, row["lease_ms"])
+        if event.kind == EXTENDED:  # says only what it changes
+            return row
+    elif not row.get("settled_at"):
+        raise ValueError("the row does not say when the call ended")
     elif event.kind == RELEASED:
         row["idempotency_key"] = ""
-    if event.kind == EXTENDED:  # says only what it changes
-        return row
-    row.setdefault("expires_at", row.get("created_at"))
-    if not row.get("created_at") or not row["expires_at"]:
+    if not row.get("created_at"):
         raise ValueError("the row does not say when the call began")
-    if event.kind in (SETTLED, RELEASED) and not row.get("settled_at"):
-        raise ValueError("the row does not say when the call ended")
+    if not row.get("expires_at"):
+        row["expires_at"] = row["created_at"]
     return row
 
 
-def after(row: Row | None, event: Event, said: Row) -> Row | None:
-    """The ledger row after this event, the same object if it changes nothing.
-
-    ``said`` is the event's content. None: there is no row and none can be made of this.
-    """
-    if event.kind in STATES:
-        if row is None and event.kind == EXTENDED:
-            return None
-        if row is None:
-            return {**DEFAULTS, **{name: said[name] for name in said if name in DEFAULTS}}
-        if row["state"] in ("settled", "released"):
-            return row
-        return _held(row, said) if said["state"] == "reserved" else _ended(row, said)
-    if row is None:
-        return None
-    if event.kind == CONFLICT:
-        return row | _flagged(row, "conflict") if "conflict" not in row["flags"] else row
-    if event.kind == EXPIRED and row["state"] == "reserved":
-        return row | {"state": "expired"} | (_charged(row, said["at"]) if said["charge"] else {})
-    return row
-
-
-def _held(row: Row, said: Row) -> Row:
-    """A reservation again: extensions only ever add, so whatever holds more is the later one."""
-    if row["state"] != "reserved":
-        return row
-    flags = row["flags"]
-    if new := [flag for flag in said.get("flags", ()) if flag not in flags]:
-        flags = sorted({*flags, *new})
-    changes: Row = {"flags": flags}
-    if _moment(said["expires_at"]) > _moment(row["expires_at"]):
-        changes["expires_at"] = said["expires_at"]
-    amounts = ("reserved_micros", "reserved_tokens")
-    less = [(said.get(name) or 0) - (row[name] or 0) for name in amounts]
-    if min(less) >= 0:
-        if max(less) > 0:
-            changes |= {name: said.get(name, DEFAULTS[name]) for name in (*amounts, "holds")}
-        if said.get("deferred_id"):
-            changes["deferred_id"] = said["deferred_id"]
-    return row if all(row[name] == value for name, value in changes.items()) else row | changes
-
-
-def _ended(row: Row, said: Row) -> Row:
-    late: tuple[str, ...] = ()
-    if row["state"] == "expired":
-        if not corrects(row, said):
-            return row
-        late = ("late",)
-    ended = row.copy()
-    for name in FINAL:
-        ended[name] = said.get(name, DEFAULTS[name])
-    ended["state"] = said["state"]
-    if said["state"] == "released":
-        ended["idempotency_key"] = ""
-    if late or said.get("flags"):
-        ended |= _flagged(row, *said.get("flags", ()), *late)
-    return ended
-
-
-def _charged(row: Row, at: str) -> Row:
-    """A call of which nothing was heard in time used what it held."""
-    return {
-        **_flagged(row, "estimated"),
-        "cost_micros": row["reserved_micros"],
-        "cost_exact": row["reserved_micros"],
-        "input_tokens": row["reserved_tokens"],
-        "settled_at": at,
-    }
-
-
-def _flagged(row: Row, *flags: str) -> Row:
-    return {"flags": sorted({*row["flags"], *flags})}
-
-
-def with_key_left_out(row: Row) -> Row:
-    """The row of a call whose idempotency key another call has."""
-    return row | {"idempotency_key": ""} | _flagged(row, "repeated_key")
+def _check(row: Row) -> None:
+    for name, value in row.items():
+        kind = type(value)
+        if kind is str:
+            most = TEXTS.get(name, 0)
+            if most:
+                if len(value) <= most:
+                    continue
+            elif name in MOMENTS:
+                dt.datetime.fromisoformat(value)
+                continue
+        elif kind is int and name in NUMBERS:
+            if 0 <= value <= MAX_COUNT:
+                continue
+        elif value is None and name in EMPTY:
+            continue
+        check = CHECKS.get(name)
+        if check is not None and not check(value):
+            raise ValueError(f"{name} cannot be {value!r}")
 
 
 def _change(event: Event) -> Row:
     if event.kind == NOTHING:
         return {}
-    if not ID.fullmatch(event.reservation):
-        raise ValueError("the reservation's id is no UUID")
     said = _read(event)
     if event.kind == EXPIRED and (
         not isinstance(said.get("charge"), bool)
@@ -205,6 +135,8 @@ _decoder = json.JSONDecoder(parse_constant=_not_a_number)
 
 
 def _read(event: Event) -> Row:
+    if not ID.fullmatch(event.reservation):
+        raise ValueError("the reservation's id is no UUID")
     try:
         text = event.document.decode()
         document = _decoder.decode(text)
@@ -231,63 +163,45 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(part)
 
 
-def _lease(event: Event, row: Row) -> str | None:
-    """When the lease ends, by the store's clock."""
-    lease = row.get("lease_ms")
-    if lease is None:
-        end: str | None = row.get("expires_at")
-        return end
-    end_seconds = (place(event.id)[0] + int(lease)) / 1000
+def lease_end(event: Event, lease_milliseconds: int) -> str:
+    """When a lease ends, by the store's clock."""
+    end_seconds = (place(event.id)[0] + lease_milliseconds) / 1000
     return dt.datetime.fromtimestamp(end_seconds, dt.UTC).isoformat()
 
 
-def _moment(text: str) -> dt.datetime:
-    moment = dt.datetime.fromisoformat(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+def moment(text: str) -> dt.datetime:
+    read = dt.datetime.fromisoformat(text)
+    return read if read.tzinfo else read.replace(tzinfo=dt.UTC)
 
 
 def _is_moment(value: object) -> bool:
-    if not isinstance(value, str):
-        return False
     try:
-        return bool(_moment(value))
+        return isinstance(value, str) and bool(moment(value))
     except ValueError:
         return False
 
 
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value <= MAX_COUNT
-
-
-def _is_amount(value: object) -> bool:
-    return value is None or _is_count(value)
-
-
-def _is_text(most: int) -> Callable[[object], bool]:
-    return lambda value: type(value) is str and len(value) <= most
-
-
 def _is_cost(value: object) -> bool:
-    if value is None:
-        return True
     try:
-        return type(value) is str and 0 <= Decimal(value) <= MAX_COUNT
+        return isinstance(value, str) and 0 <= Decimal(value) <= MAX_COUNT
     except InvalidOperation:
         return False
 
 
-def _is_object(value: object) -> bool:
-    return value is None or isinstance(value, dict)
+def _is_flags(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(flag, str) for flag in value)
 
 
+def _never(value: object) -> bool:
+    return False
+
+
+# What is neither a short enough text, nor a count, nor empty where that is allowed.
 CHECKS: dict[str, Callable[[object], bool]] = {
-    **{name: _is_text(most) for name, most in TEXTS.items()},
-    **dict.fromkeys(COUNTS, _is_count),
-    **dict.fromkeys(MICROS, _is_amount),
-    **dict.fromkeys(MOMENTS, lambda value: value is None or _is_moment(value)),
+    **dict.fromkeys((*TEXTS, *NUMBERS, *MOMENTS), _never),
     "cost_exact": _is_cost,
-    "flags": lambda value: isinstance(value, list) and all(type(flag) is str for flag in value),
+    "flags": _is_flags,
     "holds": lambda value: isinstance(value, list),
-    **dict.fromkeys(("usage", "raw_usage", "price"), _is_object),
-    "lease_ms": lambda value: type(value) is int and 0 <= value <= MAX_LEASE,
+    **dict.fromkeys(("usage", "raw_usage", "price"), lambda value: isinstance(value, dict)),
+    "lease_ms": lambda value: type(value) is int and 0 <= value < MAX_LEASE,
 }

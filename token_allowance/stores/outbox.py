@@ -7,7 +7,7 @@ at a time; so whoever dies in between has changed nothing (protocol 7).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 from uuid import UUID
@@ -18,10 +18,11 @@ from django.utils import timezone
 
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.stores import events as log
-from token_allowance.stores import outbox_postgresql, outbox_sqlite, rollups
+from token_allowance.stores import merge, outbox_postgresql, outbox_sqlite
 from token_allowance.stores.base import Row
 from token_allowance.stores.connections import run
 from token_allowance.stores.events import Event
+from token_allowance.stores.rollups import Figures, Key, Sums
 
 __all__ = ["Event", "Read", "Taken", "applied", "keep", "kept", "take_over", "watermark"]
 
@@ -32,7 +33,6 @@ PENDING = "token_allowance_pendingsettlement"
 HOSTILE = (DataError, IntegrityError, ValueError, OverflowError)  # the event's fault, not ours
 
 Read = Callable[[str, int], list[Event]]  # the events after this id, at most so many
-Said = tuple[Event, Row]  # an event and its content
 
 
 class Dialect(Protocol):
@@ -49,15 +49,14 @@ class Dialect(Protocol):
     def owners(self, cursor: Any, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
         """The ids of the rows that have these (tenant, idempotency_key)."""
 
-    def write(
-        self,
-        connection: BaseDatabaseWrapper,
-        cursor: Any,
-        new: list[Row],
-        old: list[Row],
-        sums: dict[rollups.Key, list[Any]],
+    def insert(self, connection: BaseDatabaseWrapper, cursor: Any, rows: Iterator[Row]) -> None: ...
+
+    def replace(self, connection: BaseDatabaseWrapper, cursor: Any, rows: list[Row]) -> None: ...
+
+    def add(
+        self, connection: BaseDatabaseWrapper, cursor: Any, sums: Mapping[Key, Figures]
     ) -> None:
-        """Insert rows, then replace others, and add to the roll-ups."""
+        """Add to the roll-ups."""
 
 
 DIALECTS = {
@@ -88,72 +87,92 @@ class Batch:
     rows: int = 0
 
     def take(self, events: Sequence[Event]) -> None:
-        said: list[Said] = []
-        for event in events:
-            try:
-                said.append((event, log.content(event)))
-            except ValueError as error:
-                self.dead.append((event, str(error)))
-        if said:
-            self._try(said)
-
-    def _try(self, said: list[Said]) -> None:
-        """Write what was said, or halve it until what cannot be written stands alone."""
-        dead = len(self.dead)
+        """Write what the events say, or halve them until what cannot be written stands alone."""
+        dead, rows = len(self.dead), self.rows
         self.cursor.execute("SAVEPOINT taken")
         try:
-            written = self._write(said)
-            self.cursor.execute("RELEASE SAVEPOINT taken")
+            self._write(events)
         except HOSTILE as error:
             self.cursor.execute("ROLLBACK TO SAVEPOINT taken")
             del self.dead[dead:]
-            if len(said) == 1:
-                self.dead.append((said[0][0], f"{type(error).__name__}: {error}"))
-                return
-            middle = len(said) // 2
-            self._try(said[:middle])
-            self._try(said[middle:])
+            self.rows = rows
+            if len(events) == 1:
+                self.dead.append((events[0], f"{type(error).__name__}: {error}"))
+            else:
+                middle = len(events) // 2
+                self.take(events[:middle])
+                self.take(events[middle:])
         else:
-            self.rows += written
+            self.cursor.execute("RELEASE SAVEPOINT taken")
 
-    def _write(self, said: list[Said]) -> int:
-        """Merge the events in their order and write each row once; how many there were."""
-        before = self.dialect.rows(self.cursor, list({event.reservation for event, _ in said}))
-        wanted = {
-            (row["tenant"], row["idempotency_key"])
+    def _write(self, events: Sequence[Event]) -> None:
+        """Calls that are new first, each by itself; then all others, event by event."""
+        groups: dict[str, list[Event]] = {}
+        for event in events:
+            groups.setdefault(event.reservation, []).append(event)
+        before = self.dialect.rows(self.cursor, [id for id in groups if log.ID.fullmatch(id)])
+        sums = Sums()
+        left = set(before)
+
+        def new() -> Iterator[Row]:
+            for id, group in groups.items():
+                row = None if id in before else merge.alone(group)
+                if row is None:
+                    left.add(id)
+                else:
+                    self.rows += 1
+                    sums.move(None, row)
+                    yield row
+
+        self.dialect.insert(self.connection, self.cursor, new())
+        if left:
+            self._merge([event for event in events if event.reservation in left], before, sums)
+        self.dialect.add(self.connection, self.cursor, sums.moved())
+
+    def _merge(self, events: Sequence[Event], before: dict[str, Row], sums: Sums) -> None:
+        """Follow the events in their order, and write each row once."""
+        said = list(self._said(events))
+        keys = {
+            (row.get("tenant", ""), row["idempotency_key"])
             for _, row in said
-            if row.get("idempotency_key") and row.get("tenant") is not None
+            if row.get("idempotency_key")
         }
-        owners = self.dialect.owners(self.cursor, list(wanted)) if wanted else {}
-        now: dict[str, Row] = before.copy()
+        owners = self.dialect.owners(self.cursor, list(keys)) if keys else {}
+        now = before.copy()
         for event, content in said:
-            id = event.reservation
-            row = now.get(id)
-            new = log.after(row, event, content)
+            row = now.get(event.reservation)
+            new = merge.after(row, event, content)
             if new is None:
                 if event.kind != log.NOTHING:
                     self.dead.append((event, "the ledger has no row of this reservation"))
             elif new is not row:
-                if row is None or row["idempotency_key"] != new["idempotency_key"]:
-                    new = _with_own_key(owners, row, new)
-                now[id] = new
+                now[event.reservation] = _with_own_key(owners, row, new)
         changes = [(before.get(id), row) for id, row in now.items() if row is not before.get(id)]
-        if changes:
-            inserted = [row for old, row in changes if old is None]
-            replaced = [row for old, row in changes if old is not None]
-            sums = rollups.moved(changes)
-            self.dialect.write(self.connection, self.cursor, inserted, replaced, sums)
-        return len(changes)
+        for old, row in changes:
+            sums.move(old, row)
+        self.rows += len(changes)
+        # A row that gives its key back comes before one that takes it.
+        self.dialect.replace(self.connection, self.cursor, [row for old, row in changes if old])
+        inserted = iter([row for old, row in changes if not old])
+        self.dialect.insert(self.connection, self.cursor, inserted)
+
+    def _said(self, events: Sequence[Event]) -> Iterator[tuple[Event, Row]]:
+        for event in events:
+            try:
+                yield event, log.content(event)
+            except ValueError as error:
+                self.dead.append((event, str(error)))
 
 
 def _with_own_key(owners: dict[tuple[str, str], str], old: Row | None, new: Row) -> Row:
     """A new row loses a key that another has; one that is released gives its key back."""
     if old is not None:
-        owners.pop((old["tenant"], old["idempotency_key"]), None)
+        if old["idempotency_key"] and not new["idempotency_key"]:
+            owners.pop((old["tenant"], old["idempotency_key"]), None)
     elif new["idempotency_key"]:
         owner = owners.setdefault((new["tenant"], new["idempotency_key"]), new["id"])
         if owner != new["id"]:
-            return log.with_key_left_out(new)
+            return merge.with_key_left_out(new)
     return new
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from django.db import transaction as transactions
@@ -14,8 +14,11 @@ from token_allowance.stores import ledger, rollups
 from token_allowance.stores.base import Row
 from token_allowance.stores.events import COLUMNS, DOCUMENTS, MOMENTS
 from token_allowance.stores.ledger import TABLE
+from token_allowance.stores.rollups import Figures, Key
 
 LOCK_MILLISECONDS = 10_000
+PLACES = tuple(COLUMNS.index(name) for name in DOCUMENTS)
+_encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 NAMES = ", ".join(f'"{name}"' for name in COLUMNS)
 STAGED = ", ".join(f's."{name}"' for name in COLUMNS)
 TEXT = ("id", "cost_exact", *DOCUMENTS)  # read as they are written, so that nothing is rounded
@@ -70,26 +73,25 @@ def owners(cursor: Any, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str]
     return {(tenant, key): id for tenant, key, id in cursor.fetchall()}
 
 
-def write(
-    connection: BaseDatabaseWrapper, cursor: Any, new: list[Row], old: list[Row],
-    sums: dict[rollups.Key, list[Any]],
-) -> None:  # fmt: skip
-    """A row that gives its key back comes before one that takes it."""
-    if old:
-        _stage(connection, cursor, TABLE, NAMES, (_values(row) for row in old))
+def insert(connection: BaseDatabaseWrapper, cursor: Any, rows: Iterator[Row]) -> None:
+    """The rows are made while the server takes in those before."""
+    _copy(connection, cursor, TABLE, NAMES, map(_values, rows))
+
+
+def replace(connection: BaseDatabaseWrapper, cursor: Any, rows: list[Row]) -> None:
+    if rows:
+        _stage(connection, cursor, TABLE, NAMES, map(_values, rows))
         cursor.execute(
             f"UPDATE {TABLE} r SET ({NAMES}) = ({STAGED}) FROM staged s WHERE r.id = s.id"
         )
         cursor.execute("DROP TABLE staged")
-    if new:
-        _copy(connection, cursor, TABLE, NAMES, (_values(row) for row in new))
-    if sums:
-        _add(connection, cursor, sums)
 
 
-def _add(connection: BaseDatabaseWrapper, cursor: Any, sums: dict[rollups.Key, list[Any]]) -> None:
+def add(connection: BaseDatabaseWrapper, cursor: Any, sums: Mapping[Key, Figures]) -> None:
+    if not sums:
+        return
     lines = (
-        (dt.datetime.fromtimestamp(at, dt.UTC).isoformat(), *names, *figures)
+        (dt.datetime.fromtimestamp(at, dt.UTC), *names, *figures)
         for (at, *names), figures in sorted(sums.items())
     )
     _stage(connection, cursor, rollups.TABLE, SPENDS, lines)
@@ -125,9 +127,9 @@ def _copy(
 
 
 def _values(row: Row) -> list[Any]:
-    row = row.copy()
-    for name in DOCUMENTS:
-        value = row[name]
-        if value is not None and not isinstance(value, str):
-            row[name] = json.dumps(value, allow_nan=False)
-    return list(row.values())
+    values = list(row.values())
+    for place in PLACES:
+        value = values[place]
+        if value is not None and type(value) is not str:
+            values[place] = _encode(value) if value else repr(value)  # [] or {}
+    return values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 from uuid import UUID
 
@@ -15,7 +15,9 @@ from token_allowance.stores import ledger, rollups
 from token_allowance.stores.base import Row
 from token_allowance.stores.events import COLUMNS, DOCUMENTS, MOMENTS
 from token_allowance.stores.ledger import TABLE
+from token_allowance.stores.rollups import Figures, Key
 
+_encode = json.JSONEncoder(allow_nan=False).encode
 NAMES = ", ".join(f'"{name}"' for name in COLUMNS)
 MARKS = ", ".join(["%s"] * len(COLUMNS))
 INSERT = f"INSERT INTO {TABLE} ({NAMES}) VALUES ({MARKS})"
@@ -70,21 +72,22 @@ def owners(cursor: Any, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str]
     return {(tenant, key): str(UUID(id)) for tenant, key, id in cursor.fetchall()}
 
 
-def write(
-    connection: BaseDatabaseWrapper, cursor: Any, new: list[Row], old: list[Row],
-    sums: dict[rollups.Key, list[Any]],
-) -> None:  # fmt: skip
-    """A row that gives its key back comes before one that takes it."""
-    cursor.executemany(UPDATE, [(*v, v[0]) for v in (_values(connection, row) for row in old)])
-    cursor.executemany(INSERT, [_values(connection, row) for row in new])
-    cursor.executemany(
-        ADD,
-        [
-            (_moment(connection, dt.datetime.fromtimestamp(at, dt.UTC)), *names,
-             *(str(figure) if place == 4 else figure for place, figure in enumerate(figures)))
-            for (at, *names), figures in sums.items()
-        ],
-    )  # fmt: skip
+def insert(connection: BaseDatabaseWrapper, cursor: Any, rows: Iterator[Row]) -> None:
+    cursor.executemany(INSERT, (_values(connection, row) for row in rows))
+
+
+def replace(connection: BaseDatabaseWrapper, cursor: Any, rows: list[Row]) -> None:
+    cursor.executemany(UPDATE, [(*v, v[0]) for v in (_values(connection, row) for row in rows)])
+
+
+def add(connection: BaseDatabaseWrapper, cursor: Any, sums: Mapping[Key, Figures]) -> None:
+    exact = rollups.SUMS.index("cost_exact")
+    lines = []
+    for (at, *names), figures in sums.items():
+        numbers = [*figures[:exact], str(figures[exact]), *figures[exact + 1 :]]
+        moment = _moment(connection, dt.datetime.fromtimestamp(at, dt.UTC))
+        lines.append((moment, *names, *numbers))
+    cursor.executemany(ADD, lines)
 
 
 def _values(connection: BaseDatabaseWrapper, row: Row) -> list[Any]:
@@ -94,7 +97,7 @@ def _values(connection: BaseDatabaseWrapper, row: Row) -> list[Any]:
     for name in DOCUMENTS:
         value = row[name]
         if value is not None and not isinstance(value, str):
-            row[name] = json.dumps(value, allow_nan=False)
+            row[name] = _encode(value)
     for name in MOMENTS:
         if row[name] is not None:
             row[name] = _moment(connection, dt.datetime.fromisoformat(row[name]))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Iterable
 from decimal import Decimal
 
 from token_allowance.stores.base import Row
+from token_allowance.stores.events import moment
 
 TABLE = "token_allowance_hourlyspend"
 QUARTER_SECONDS = 15 * 60
@@ -25,21 +24,34 @@ Key = tuple[int, str, str, str, str, str]  # seconds since 1970, then NAMES
 Figures = tuple[int | Decimal, ...]  # by SUMS
 
 
-def moved(changes: Iterable[tuple[Row | None, Row]]) -> dict[Key, list[int | Decimal]]:
-    """What is added to each roll-up when these rows take the place of those."""
-    found: dict[Key, list[int | Decimal]] = {}
-    for old, new in changes:
-        before, now = figures(old) if old else None, figures(new)
-        if now:
-            _add(found, key(new), now)
-        if before:
-            _add(found, key(new), tuple(-figure for figure in before))
-    return {at: sums for at, sums in found.items() if any(sums)}
+class Sums:
+    """How far each roll-up moves."""
+
+    def __init__(self) -> None:
+        self._found: dict[Key, list[int | Decimal]] = {}
+
+    def move(self, old: Row | None, new: Row) -> None:
+        """Let a ledger row take the place of another."""
+        if now := figures(new):
+            self._add(key(new), now)
+        if old and (before := figures(old)):
+            self._add(key(new), tuple(-figure for figure in before))
+
+    def moved(self) -> dict[Key, Figures]:
+        return {at: tuple(sums) for at, sums in self._found.items() if any(sums)}
+
+    def _add(self, at: Key, more: Figures) -> None:
+        sums = self._found.get(at)
+        if sums is None:
+            self._found[at] = list(more)
+        else:
+            for place, figure in enumerate(more):
+                sums[place] += figure
 
 
 def key(row: Row) -> Key:
     """The roll-up that counts this row: by when the call began, whatever the zone of a screen."""
-    began = int(dt.datetime.fromisoformat(row["created_at"]).timestamp())
+    began = int(moment(row["created_at"]).timestamp())
     return (
         began - began % QUARTER_SECONDS,
         row["tenant"], row["user"], row["feature"], row["provider"], row["model"],
@@ -61,12 +73,3 @@ def figures(row: Row) -> Figures | None:
         micros if estimated else 0,
         *[row[name] for name in TOKENS],
     )
-
-
-def _add(found: dict[Key, list[int | Decimal]], at: Key, more: Figures) -> None:
-    sums = found.get(at)
-    if sums is None:
-        found[at] = list(more)
-    else:
-        for place, figure in enumerate(more):
-            sums[place] += figure
