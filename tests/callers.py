@@ -32,8 +32,10 @@ class Callers:
 
     def start(self, **task: Any) -> int:
         """Fork a caller; its process id, once it has said that it is at work."""
+        from django.conf import settings
         from django.db import connections
 
+        task["store"] = settings.TOKEN_ALLOWANCE["STORE"]
         task["databases"] = {a: str(connections[a].settings_dict["NAME"]) for a in connections}
         assert self.process.stdin
         assert self.process.stdout
@@ -106,17 +108,17 @@ def call_for_ever(seed: int) -> None:
                 call.release()
 
 
-def caller(module: Any, kind: str, alias: str, databases: dict[str, str], **task: Any) -> None:
+def caller(
+    module: Any, kind: str, store: dict[str, Any], databases: dict[str, str], **task: Any
+) -> None:
     """What a forked process does."""
     from django.conf import settings
     from django.db import connections
     from django.test import override_settings
 
-    from tests.stores import configured
-
     for name, database in databases.items():
         settings.DATABASES[name]["NAME"] = connections.settings[name]["NAME"] = database
-    with override_settings(TOKEN_ALLOWANCE=configured(alias)):
+    with override_settings(TOKEN_ALLOWANCE={"STORE": store}):
         getattr(module, kind)(**task)
 
 

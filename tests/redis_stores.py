@@ -6,21 +6,38 @@ import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from token_allowance import keys
 from token_allowance.stores.redis import RedisStore
 
 
+def options() -> dict[str, Any]:
+    """OPTIONS of a store with keys of its own on this run's server."""
+    return {"URL": os.environ["REDIS_URL"], "PREFIX": f"test-{uuid.uuid4().hex[:12]}"}
+
+
 @contextmanager
-def fresh(**options: object) -> Iterator[RedisStore]:
+def fresh(**given: Any) -> Iterator[RedisStore]:
     """A store with keys of its own, which are gone afterwards."""
-    given = {"URL": os.environ["REDIS_URL"], "PREFIX": f"test-{uuid.uuid4().hex[:12]}"}
-    store = RedisStore(**(given | options))
+    store = RedisStore(**(options() | given))
     try:
         yield store
     finally:
         clear(store)
         store.wire.close()
+
+
+@contextmanager
+def configured(**given: Any) -> Iterator[dict[str, Any]]:
+    """A TOKEN_ALLOWANCE setting that counts in Redis."""
+    backend = f"{RedisStore.__module__.rpartition('.')[0]}.{RedisStore.__qualname__}"
+    chosen = options() | given
+    try:
+        yield {"STORE": {"BACKEND": backend, "OPTIONS": chosen}}
+    finally:
+        with fresh(**chosen):
+            pass
 
 
 def all_keys(store: RedisStore, pattern: str = "*") -> list[bytes]:

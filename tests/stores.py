@@ -78,14 +78,23 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
         yield DatabaseStore(alias)
 
 
-@pytest.fixture(params=["postgresql", "sqlite"])
+@pytest.fixture(params=["postgresql", "sqlite", "redis"])
 def database(
     request: pytest.FixtureRequest,
     databases: None,
     django_db_blocker: Any,
     settings: LazySettings,
 ) -> Iterator[str]:
-    """Each database in turn, by alias, with TOKEN_ALLOWANCE set to use it; empty."""
+    """Each database in turn, by alias, with TOKEN_ALLOWANCE set to use it; empty.
+
+    And once with Redis in front of the ledger.
+    """
+    if request.param == "redis":
+        unblocked = django_db_blocker.unblock()
+        with unblocked, own_pool("default"), redis_stores.configured() as configuration:
+            settings.TOKEN_ALLOWANCE = configuration
+            yield "default"
+        return
     alias = ALIASES[request.param]
     settings.TOKEN_ALLOWANCE = configured(alias)
     with django_db_blocker.unblock(), own_pool(alias):

@@ -9,6 +9,7 @@ from decimal import Decimal
 import pytest
 from django.utils import timezone
 
+from tests import stores
 from token_allowance import allowance, conf, leases
 from token_allowance.exceptions import AllowanceExceeded, ReservationError
 from token_allowance.models import Limit, Price, Reservation
@@ -49,14 +50,12 @@ def figures() -> tuple[int, int]:
 
 
 def row(database: str) -> Reservation:
+    conf.store().drain()
     return Reservation.objects.using(database).get()
 
 
-def let_pass(database: str, elapsed: dt.timedelta) -> None:
-    """Let the store's clock go on, which is the same as leases that ended earlier."""
-    for one in Reservation.objects.using(database).all():
-        one.expires_at -= elapsed
-        one.save(using=database)
+def let_pass(elapsed: dt.timedelta) -> None:
+    stores.let_pass(conf.store(), elapsed.total_seconds())
 
 
 def test_a_batch_holds_its_room_until_its_results_are_in(database: str) -> None:
@@ -84,7 +83,7 @@ def test_settling_again_changes_nothing_and_another_figure_is_a_conflict(databas
 
 def test_what_comes_after_the_lease_is_charged_all_the_same_once(database: str) -> None:
     defer("batch_1", hours=1)
-    let_pass(database, dt.timedelta(minutes=61))
+    let_pass(dt.timedelta(minutes=61))
     assert leases.expire(timezone.now()) == 1
     assert figures() == (0, 0)
     said = [allowance.settle_deferred("batch_1", allowance.Usage(n)) for n in (80, 80, 90)]
@@ -98,7 +97,7 @@ def test_what_comes_after_the_lease_is_charged_all_the_same_once(database: str) 
 def test_a_lease_that_was_charged_is_put_right_by_what_comes_later(database: str, settings) -> None:
     settings.TOKEN_ALLOWANCE = {**settings.TOKEN_ALLOWANCE, "ON_EXPIRE": "charge"}
     defer("batch_1", tokens=120, hours=1)
-    let_pass(database, dt.timedelta(minutes=61))
+    let_pass(dt.timedelta(minutes=61))
     assert leases.expire(timezone.now()) == 1
     assert figures() == (60, 0)
     assert allowance.settle_deferred("batch_1", allowance.Usage(80)) == "late"
@@ -133,7 +132,7 @@ def test_a_lease_follows_the_stores_clock_and_not_the_applications(
     ends = row(database).expires_at
     assert dt.timedelta(0) <= ends - now - 2 * DAY < dt.timedelta(minutes=5)
     assert leases.expire(timezone.now()) == 0
-    let_pass(database, dt.timedelta(hours=47))
+    let_pass(dt.timedelta(hours=47))
     assert leases.expire(timezone.now()) == 0
-    let_pass(database, dt.timedelta(hours=1, minutes=5))
+    let_pass(dt.timedelta(hours=1, minutes=5))
     assert leases.expire(timezone.now()) == 1

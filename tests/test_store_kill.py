@@ -13,7 +13,7 @@ from django.db import connections
 from django.utils import timezone
 
 from tests import callers
-from tests.stores import configured, hold, let_pass, spend, used
+from tests.stores import hold, let_pass, spend, used
 from token_allowance import allowance, conf, entries
 from token_allowance.exceptions import AllowanceExceeded
 from token_allowance.limits import Amounts
@@ -40,6 +40,7 @@ def late(number: int, tokens: int) -> Settlement:
 
 
 def states(alias: str) -> dict[str, int]:
+    conf.store().drain()
     found = list(Reservation.objects.using(alias).values_list("state", flat=True))
     return {state: found.count(state) for state in sorted(set(found))}
 
@@ -47,7 +48,7 @@ def states(alias: str) -> dict[str, int]:
 def killed_with_52_calls_in_flight(alias: str, processes: callers.Callers) -> None:
     Limit.objects.using(alias).create(unit="tokens", amount=800, window="total")
     spend(280)
-    pid = processes.start(kind="hold_and_wait", alias=alias, tokens=10, count=52)
+    pid = processes.start(kind="hold_and_wait", tokens=10, count=52)
     assert used() == [(280, 520, 0)]
     processes.kill(pid)
     assert used() == [(280, 520, 0)]
@@ -75,7 +76,7 @@ def test_c46_the_hold_of_a_killed_caller_ends_with_its_lease(
 def test_the_cautious_charge_what_a_killed_caller_held_until_the_truth_is_known(
     database: str, processes: callers.Callers, settings: LazySettings
 ) -> None:
-    settings.TOKEN_ALLOWANCE = configured(database, ON_EXPIRE="charge")
+    settings.TOKEN_ALLOWANCE = {**settings.TOKEN_ALLOWANCE, "ON_EXPIRE": "charge"}
     killed_with_52_calls_in_flight(database, processes)
     with pytest.raises(AllowanceExceeded) as caught:
         hold(10)
@@ -101,7 +102,7 @@ def test_killing_callers_anywhere_leaves_counters_that_equal_the_ledger(
     killed = 0
     while time.monotonic() < end:
         while len(running) < WORKERS:
-            running.append(processes.start(kind="call_for_ever", alias=database, seed=killed))
+            running.append(processes.start(kind="call_for_ever", seed=killed))
         time.sleep(chance.uniform(0.01, 0.15))
         processes.kill(running.pop(chance.randrange(WORKERS)))
         killed += 1

@@ -185,6 +185,7 @@ def test_c61_a_lost_counter_of_a_limit_that_has_long_been_there_is_seeded(
     spend(400_000)
 
 
+@pytest.mark.parametrize("database", ["postgresql", "sqlite"], indirect=True)
 def test_a_window_that_begins_while_the_limit_counts_needs_no_look_at_the_ledger(
     database: str, clock
 ) -> None:

@@ -124,7 +124,7 @@ class Chaos:
     def keep_running(self, processes: callers.Callers, url: str, number: int) -> None:
         while len(self.running) < number:
             pid = processes.start(
-                kind="call_models", alias=self.alias, url=url, folder=str(self.folder),
+                kind="call_models", url=url, folder=str(self.folder),
                 seed=self.begun,
             )  # fmt: skip
             self.running.append(pid)
