@@ -3,6 +3,18 @@
 from __future__ import annotations
 
 from tests.browser import browser, page, page_errors
+from tests.redis_servers import cluster, durable_redis, redis_server, valkey
 from tests.stores import database, databases, store
 
-__all__ = ["browser", "database", "databases", "page", "page_errors", "store"]
+__all__ = [
+    "browser",
+    "cluster",
+    "database",
+    "databases",
+    "durable_redis",
+    "page",
+    "page_errors",
+    "redis_server",
+    "store",
+    "valkey",
+]

@@ -269,20 +269,27 @@ class Redis(Server):
         self.options, self.wanted_port = options, port
         super().__init__()
 
+    def program(self) -> Path:
+        return redis_program()
+
     def start(self) -> None:
         span = 10_000 if "--cluster-enabled" in self.options else 0
         for _ in range(1 if self.wanted_port else 5):  # a free port can be taken before we use it
             self.port = self.wanted_port or free_port(span)
-            self.launch(
-                redis_program(),
-                *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.folder),
-                *("--save", "", "--appendonly", "no", "--daemonize", "no", *self.options),
-            )
-            if self.wait_until(self.is_ready, seconds=10):
+            if self.serve():
                 break
         else:
             raise RuntimeError(self.log())
         self.url = f"redis://127.0.0.1:{self.port}/0"
+
+    def serve(self) -> bool:
+        """Launches the server on its data; whether it came up."""
+        self.launch(
+            self.program(),
+            *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.folder),
+            *("--save", "", "--appendonly", "no", "--daemonize", "no", *self.options),
+        )
+        return self.wait_until(self.is_ready, seconds=10)
 
     def is_ready(self) -> bool:
         with (
