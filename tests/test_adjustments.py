@@ -83,6 +83,7 @@ def test_c68_each_day_admits_anew_and_an_operators_reset_is_an_adjustment(
         spend(5, user="u")
         assert refused()
     conf.store().drain()
+    conf.store().drain()
     assert Reservation.objects.using(database).filter(state="settled").count() == 4
     (row,) = Adjustment.objects.using(database).all()
     assert (row.amount, row.unit, row.user, row.reason, row.by) == (
