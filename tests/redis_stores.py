@@ -78,7 +78,7 @@ def slices(store: RedisStore, key: str, name: str) -> dict[str, tuple[int, int]]
     found = {
         keys.of_slice(key, n): (values.get(f"u:{n}", 0), values.get(f"r:{n}", 0)) for n in numbers
     }
-    return found | {key: (0, 0)}
+    return found | {key: (0, 0)} if values else {}
 
 
 def since(store: RedisStore, key: str) -> int:

@@ -75,6 +75,8 @@ class Request:
     row: Row  # the ledger row in state reserved; the store sets expires_at by its own clock
     now: dt.datetime
     observe: bool = False  # nothing refuses; what would have is flagged ``would_refuse``
+    #: It waits for room: its place in line, of all queues alike, is by this UUIDv7 (protocol 15).
+    ticket: UUID | None = None
 
     def need(self, budget: Budget) -> int:
         return self.amounts.of(budget.limit.unit)
@@ -92,6 +94,7 @@ class Decision:
 
     outcome: Outcome
     rooms: tuple[Room, ...] = ()
+    rank: int = 0  # how many stand before it in the longest of the queues that it stands in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +186,9 @@ class Store(ABC):
         it: one for each counter that moves. ``used`` never falls below 0: less is taken off then,
         and of nothing no row is written. Repeating an id changes nothing.
         """
+
+    def leave(self, ticket: UUID) -> None:  # noqa: B027 - not every store can wait
+        """Take a call that no longer waits out of the queues."""
 
     def check(self) -> list[str]:
         """Sentences on what is wrong with this store's configuration."""

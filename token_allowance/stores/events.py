@@ -144,7 +144,7 @@ def _read(event: Event) -> Row:
         raise ValueError("the document is nested too deeply") from None
     if not isinstance(document, dict):
         raise ValueError("the document is no object")
-    if UNWRITABLE.search(text):
+    if "\\u" in text and UNWRITABLE.search(text):
         for string in _strings(document):
             string.encode()  # a UnicodeEncodeError is a ValueError
             if "\0" in string:

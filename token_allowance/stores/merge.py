@@ -29,8 +29,8 @@ FINAL = (
     "cache_write_tokens", "reasoning_tokens", "usage", "raw_usage", "price", "provider_request_id",
     "settled_at",
 )  # fmt: skip
-LEASE = re.compile(rb'"lease_ms":\s*([0-9]+)')
-OF_ITS_OWN = re.compile(rb'"(flags|idempotency_key)"')  # what the end of a call may not repeat
+LEASE = re.compile(rb'"lease_ms": ?([0-9]{1,12})[,}]')
+OF_ITS_OWN = (b'"flags"', b'"idempotency_key"')  # what the end of a call may not repeat
 
 
 def after(row: Row | None, event: Event, said: Row) -> Row | None:
@@ -122,10 +122,11 @@ def alone(events: Sequence[Event]) -> Row | None:
         return None
     lease = None
     if len(events) == 2:
-        if first.kind != RESERVED or last.kind == RESERVED or OF_ITS_OWN.search(first.document):
+        said = first.document
+        if first.kind != RESERVED or last.kind == RESERVED or any(w in said for w in OF_ITS_OWN):
             return None
-        lease = LEASE.search(first.document)
-        if lease is None or len(lease[1]) > 12:
+        lease = LEASE.match(said, max(0, said.rfind(b'"lease_ms"')))
+        if lease is None:
             return None
     try:
         row = content(last)

@@ -18,6 +18,7 @@ from token_allowance.stores.rollups import Figures, Key
 
 LOCK_MILLISECONDS = 10_000
 PLACES = tuple(COLUMNS.index(name) for name in DOCUMENTS)
+BETWEEN, BETWEEN_TEXT = "\x1f", ',"\\u001f",'
 _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 NAMES = ", ".join(f'"{name}"' for name in COLUMNS)
 STAGED = ", ".join(f's."{name}"' for name in COLUMNS)
@@ -90,10 +91,8 @@ def replace(connection: BaseDatabaseWrapper, cursor: Any, rows: list[Row]) -> No
 def add(connection: BaseDatabaseWrapper, cursor: Any, sums: Mapping[Key, Figures]) -> None:
     if not sums:
         return
-    lines = (
-        (dt.datetime.fromtimestamp(at, dt.UTC), *names, *figures)
-        for (at, *names), figures in sorted(sums.items())
-    )
+    moments = {at: dt.datetime.fromtimestamp(at, dt.UTC).isoformat() for at, *_ in sums}
+    lines = ((moments[at], *n, *map(str, figures)) for (at, *n), figures in sorted(sums.items()))
     _stage(connection, cursor, rollups.TABLE, SPENDS, lines)
     more = ", ".join(f"{name} = r.{name} + excluded.{name}" for name in rollups.SUMS)
     key = ", ".join(f'"{name}"' for name in rollups.KEY)
@@ -127,9 +126,17 @@ def _copy(
 
 
 def _values(row: Row) -> list[Any]:
+    """The row with its documents as JSON: one call of the encoder is cheaper than four."""
     values = list(row.values())
+    places = [p for p in PLACES if values[p] and type(values[p]) is not str]
+    between: list[Any] = [BETWEEN] * (2 * len(places) - 1)
+    between[::2] = [values[place] for place in places]
+    texts = _encode(between)[1:-1].split(BETWEEN_TEXT)
+    if len(texts) != len(places):
+        texts = [_encode(values[place]) for place in places]
+    for place, text in zip(places, texts, strict=True):
+        values[place] = text
     for place in PLACES:
-        value = values[place]
-        if value is not None and type(value) is not str:
-            values[place] = _encode(value) if value else repr(value)  # [] or {}
+        if values[place] in ([], {}):
+            values[place] = repr(values[place])
     return values

@@ -4,55 +4,76 @@
 --       then two per budget:   {ta}7:c:<digest>:u {ta}7:c:<digest>:r
 --       (a rolling budget: its hash twice)
 --       then {ta}7:leases {ta}:events {ta}7:i:<digest>   (without an idempotency key: R again)
---       and to open counters, one per budget: {ta}7:o:<window>
+--       then {ta}7:q:<digest> per budget, then {ta}7:o:<window> per budget, as ARGV 3 says
 -- ARGV  1 "7:<run id>"             epoch and server that the caller means
 --       2 "1764477600000000"       its policy version
---       3 "0"                      "1": it has just read that version from the database
+--       3 ""                       "c": it has just read that version from the database; "q": KEYS name
+--                                  the queues, one per budget; "o": KEYS name the lists of opened
+--                                  counters, one per budget, after them
 --       4 'R|[80000,2024,93],[["8|tenant=acme|cost|day/1/UTC|20261130T000000Z","cost",80000,0]]'
 --       5 "600000"                 lease, milliseconds
 --       6 '{"id":…,"state":"reserved"}'   the ledger row
 --       7 "ctK"                    a letter per budget: cost, tokens, calls; capital: it rolls
 --       8 "80000" 9 "2024" 10 "1"  what the call needs in these units
---       11 "[\"would_refuse\"]"    its flags if a soft limit would have refused
---       12… "500000"               a limit per budget; "~500000" only notes, "" only counts
+--       11 '["would_refuse"]'      its flags if a soft limit would have refused
+--       12 "019…"                  the ticket with which it waits, "" if it does not
+--       13 "5000000"               events that may wait for the ledger
+--       14… "500000"               a limit per budget; "~500000" only notes, "!5" is a cap, "" counts
 --       …   "29384"                a slice per rolling budget
---       and to open counters, four per budget:
+--       and with "o", four per budget:
 --       "1"                        its window began while we were counting: missing is zero
 --       "9|global|cost|day/1/UTC|20261130T000000Z"   how the list of opened counters names it
 --       "1764477600000000"         the generation it is counted in
 --       "172800000"                how long it is kept, milliseconds; "0" for ever
--- Returns {"admitted"}, {"repeat"}, {"wait"}, {"stale", m}, {"older", version}, {"confirm"},
---       {"open", i…}: counters that are missing. One that was opened and is
---       gone was lost: it is never begun at zero, but seeded (case C61), {"refused", i, used, reserved…},
---       {"queued"}: others wait for room, so look at the queues first.
+-- Returns {"admitted"}, {"repeat"}, {"wait"}, {"stale", m}, {"older", version}, {"confirm"}, {"full"},
+--       {"open", i…}: counters that are missing. One that was opened and is gone was lost: it is never
+--       begun at zero, but seeded (case C61),
+--       {"queued"}: somebody waits for room: ask again with the queues,
+--       {"refused", rank, i, used, reserved…}: rank others stand before it in a queue (protocol 15).
 local units, n = ARGV[7], #ARGV[7]
 local got = redis.call('MGET', unpack(KEYS, 1, 7 + 2 * n))
 if got[5] then return {'wait'} end
 if got[1] ~= ARGV[1] then return {'stale', got[1] or ''} end
 if got[2] ~= ARGV[2] then return {'older', got[2] or ''} end
-if ARGV[3] == '0' and (not got[3] or got[4]) then return {'confirm'} end
+local has = function(letter) return string.find(ARGV[3], letter, 1, true) end
+if not has('c') and (not got[3] or got[4]) then return {'confirm'} end
 if got[7] then return {got[7] == ARGV[4] and 'admitted' or 'repeat'} end
 local idem = KEYS[10 + 2 * n] ~= KEYS[7] and KEYS[10 + 2 * n]
 if idem and redis.call('EXISTS', idem) == 1 then return {'repeat'} end
-if got[6] and ARGV[3] ~= '2' then return {'queued'} end
+if got[6] and not has('q') then return {'queued'} end
+if redis.call('XLEN', KEYS[9 + 2 * n]) > tonumber(ARGV[13]) then return {'full'} end
 
 local needs = {c = ARGV[8], t = ARGV[9], k = ARGV[10], C = ARGV[8], T = ARGV[9], K = ARGV[10]}
-local rolling, missing, refused, noted = 0, nil, nil, false
+local rolling, missing, refused, noted, held = 0, nil, nil, false, true
 local turned, opened = {}, {}
-local first_open = 11 + n + #string.gsub(units, '%l', '')
+local first_open = 13 + n + #string.gsub(units, '%l', '')
+local queues = 10 + 2 * n
+local lists = has('q') and queues + n or queues
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local ticket, rank, blocking = ARGV[12], 0, {}
+-- How many have waited for this budget longer than the caller, and still do.
+local function before(i)
+  local found, all = 0, redis.call('HGETALL', KEYS[queues + i])
+  for j = 1, #all, 2 do
+    if all[j] ~= ticket and (ticket == '' or all[j] < ticket) and tonumber(all[j + 1]) > now then
+      found = found + 1
+    end
+  end
+  return found
+end
 for i = 1, n do
   local unit = string.sub(units, i, i)
   local u, r = got[6 + 2 * i], got[7 + 2 * i]
   if unit < 'a' then
-    local hash, slice = KEYS[6 + 2 * i], ARGV[11 + n + rolling + 1]
+    local hash, slice = KEYS[6 + 2 * i], ARGV[13 + n + rolling + 1]
     rolling = rolling + 1
     local kept = redis.call('HMGET', hash, 'n', 'u', 'r', 'w')
     u, r = kept[2], kept[3]
     if kept[1] and kept[1] ~= slice then
       -- Another slice than the totals are of: sum the 62 before it and the 60 after it anew.
       local all, first, used, reserved = redis.call('HGETALL', hash), tonumber(slice), 0, 0
-      local now = redis.call('TIME')
-      local kept_from = math.min(first, math.floor((now[1] * 1000000 + now[2]) / kept[4])) - 126
+      local kept_from = math.min(first, math.floor(now * 1000 / kept[4])) - 126
       local old = {}
       for j = 1, #all, 2 do
         local kind, number = string.match(all[j], '^([ur]):(-?%d+)$')
@@ -71,8 +92,11 @@ for i = 1, n do
     end
   end
   if not u or not r then
-    local fresh, name, since, lasts = unpack(ARGV, first_open + 4 * i - 3, first_open + 4 * i)
-    local list = KEYS[10 + 2 * n + i]
+    local fresh, name, since, lasts
+    if has('o') then
+      fresh, name, since, lasts = unpack(ARGV, first_open + 4 * i - 3, first_open + 4 * i)
+    end
+    local list = KEYS[lists + i]
     if fresh == '1' and redis.call('HEXISTS', list, name) == 0 then
       u, r = '0', '0'
       opened[#opened + 1] = {KEYS[6 + 2 * i], KEYS[7 + 2 * i], list, name, since, lasts}
@@ -82,28 +106,46 @@ for i = 1, n do
     end
   end
   if u and r then
-    local need, limit = needs[unit], ARGV[11 + i]
+    local need, limit = needs[unit], ARGV[13 + i]
     if limit ~= '' and need ~= '0' then
-      local soft = string.sub(limit, 1, 1) == '~'
-      if soft then limit = string.sub(limit, 2) end
-      if tonumber(u) + tonumber(r) + tonumber(need) > tonumber(limit) then
-        if soft then noted = true else
-          refused = refused or {'refused'}
-          refused[#refused + 1] = i
-          refused[#refused + 1] = u
-          refused[#refused + 1] = r
-        end
+      local mark = string.match(limit, '^[~!]')
+      limit = tonumber(mark and string.sub(limit, 2) or limit)
+      local over = tonumber(u) + tonumber(r) + tonumber(need) > limit
+      local others = 0
+      if mark ~= '~' and has('q') then others = before(i) end
+      if over and mark == '~' then
+        noted = true
+      elseif over or others > 0 then
+        refused = refused or {'refused', '0'}
+        refused[#refused + 1] = i
+        refused[#refused + 1] = u
+        refused[#refused + 1] = r
+        if mark == '!' or tonumber(u) + tonumber(need) > limit then held = false end
+        if others > rank then rank = others end
+        blocking[#blocking + 1] = KEYS[queues + i]
       end
     end
   end
 end
 if missing then return missing end
-if refused then return refused end
+if refused then
+  if held and ticket ~= '' and has('q') then
+    for _, queue in ipairs(blocking) do
+      redis.call('HSET', queue, ticket, string.format('%.0f', now + 3000))
+      redis.call('PEXPIRE', queue, 4000)
+    end
+    redis.call('SET', KEYS[6], 1, 'PX', 4000)
+  end
+  refused[2] = tostring(rank)
+  return refused
+end
 
 local row = ARGV[6]
 if noted then row = string.sub(row, 1, -2) .. ',"flags":' .. ARGV[11] .. '}' end
 local id = string.sub(KEYS[7], -36)
-local event = redis.call('XADD', KEYS[9 + 2 * n], '*', 'i', id, 's', 'r', 'd', row)
+-- Each key has been read, or is written first: a script is not undone where it fails (protocol 9).
+redis.call('ZADD', KEYS[8 + 2 * n], string.format('%.0f', now + ARGV[5]), id)
+redis.call('XADD', KEYS[9 + 2 * n], '*', 'i', id, 's', 'r', 'd', row)
 redis.call('SET', KEYS[7], ARGV[4])
 for _, o in ipairs(opened) do
   local first = redis.call('EXISTS', o[3]) == 0
@@ -122,7 +164,7 @@ for i = 1, n do
   if unit >= 'a' then
     redis.call('INCRBY', KEYS[7 + 2 * i], needs[unit])
   else
-    local hash, slice, turn = KEYS[6 + 2 * i], ARGV[11 + n + slices + 1], turned[i]
+    local hash, slice, turn = KEYS[6 + 2 * i], ARGV[13 + n + slices + 1], turned[i]
     slices = slices + 1
     if turn then
       redis.call('HSET', hash, 'n', slice, 'u', turn[3], 'r', turn[4])
@@ -133,6 +175,8 @@ for i = 1, n do
     redis.call('HINCRBY', hash, 'r:' .. slice, needs[unit])
   end
 end
-redis.call('ZADD', KEYS[8 + 2 * n], string.match(event, '^%d+') + ARGV[5], id)
+if ticket ~= '' and has('q') then
+  for i = 1, n do redis.call('HDEL', KEYS[queues + i], ticket) end
+end
 if idem then redis.call('SET', idem, id, 'PX', 604800000) end
 return {'admitted'}

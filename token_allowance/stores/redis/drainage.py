@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
-from token_allowance.exceptions import StoreUnavailable
-from token_allowance.limits import Amounts
 from token_allowance.stores import outbox
-from token_allowance.stores.base import Settlement
-from token_allowance.stores.redis import ends
 
 if TYPE_CHECKING:
     from token_allowance.stores.redis.store import RedisStore
 
-logger = logging.getLogger("token_allowance")
 BATCH = 5000
 NOTHING_HAPPENED = b"m"  # only there so that the ids of the stream go on where the ledger is
 KEPT_MILLISECONDS = 600_000  # behind the ledger: what a server that lost its tail is replayed from
@@ -57,26 +51,15 @@ def trim(store: RedisStore) -> None:
         store.wire.execute("XTRIM", store.asking.names.events, "MINID", "~", oldest)
 
 
-def keep(alias: str, settlement: Settlement) -> bool:
-    """Write down how a call ended, for a store that cannot be told; False if that fails too."""
-    actual = settlement.actual
-    document: dict[str, Any] = {
-        "actual": [actual.cost_micros, actual.tokens, actual.calls],
-        "row": settlement.row,
-    }
-    try:
-        outbox.keep(alias, settlement.id, document)
-    except StoreUnavailable:
-        return False
-    logger.warning("token_allowance: the store is down; a settlement waits in the database")
-    return True
-
-
-def apply_kept(store: RedisStore, most: int = 1000) -> int:
-    """Settle what was written down while Redis was down; how many there were."""
-    kept = outbox.kept(store.alias, most)
-    for id, document in kept:
-        actual = Amounts(*document["actual"])
-        ends.settle(store, Settlement(id=id, actual=actual, row=document["row"]))
-        outbox.applied(store.alias, id)
-    return len(kept)
+def sweep(store: RedisStore) -> int:
+    """Drop what earlier epochs have left; how many keys there were."""
+    names, found = store.asking.names, 0
+    cursor: Any = b"0"
+    tag = names.marker.removesuffix(":m").encode()
+    while True:
+        cursor, keys = store.wire.execute("SCAN", cursor, "MATCH", tag + b"[0-9]*", "COUNT", 1000)
+        old = [key for key in keys if not key.startswith(names.of_epoch.encode())]
+        if old:
+            found += store.wire.execute("UNLINK", *old)
+        if cursor == b"0":
+            return found

@@ -12,6 +12,7 @@ from token_allowance.limits import NOTHING
 from token_allowance.stores import ledger
 from token_allowance.stores.base import Outcome, Request, Row, Settlement
 from token_allowance.stores.connections import run
+from token_allowance.stores.redis import drainage
 from token_allowance.stores.redis import holds as held
 from token_allowance.stores.redis.asking import Question
 from token_allowance.stores.redis.holds import Holds
@@ -114,7 +115,7 @@ def _listed(store: RedisStore, row: Row) -> Holds:
 
 
 def _of_ledger(store: RedisStore, row: Row) -> Row | None:
-    store.drain()
+    drainage.drain(store)
     return run(store.alias, lambda connection: ledger.find(connection, _by_id(connection, row)))
 
 

@@ -20,9 +20,9 @@ NOTED = json.dumps(["would_refuse"])
 
 
 def reserve(
-    names: Names, request: Request, holds: Holds, confirmed: str, fresh: Fresh | None
+    names: Names, request: Request, holds: Holds, words: str, fresh: Fresh, events_most: int
 ) -> Question:
-    """``fresh``: the counters that are missing may be opened, where it says so."""
+    """``words``: "c" confirmed, "q" with its queues, "o" to open what is missing and ``fresh``."""
     row, budgets = request.row, request.budgets
     reservation = names.reservation(row["id"])
     idem = reservation
@@ -32,23 +32,31 @@ def reserve(
     arguments = [
         MARKER,
         request.version,
-        confirmed,
+        words,
         f"R|{holds.text}",
         _milliseconds(request),
         document(row, holds, lease_ms=_milliseconds(request)),
         holds.units,
         *_amounts(request.amounts),
         json.dumps([*row["flags"], "would_refuse"]) if row["flags"] else NOTED,
+        str(request.ticket or ""),
+        events_most,
         *[_limit(request, budget) for budget in budgets],
         *holds.slices(),
     ]
-    if fresh is not None:
+    if "q" in words:
+        keys += [names.queue_of(budget.key) for budget in budgets]
+    if "o" in words:
         keys += [names.opened(budget.key) for budget in budgets]
         for budget in budgets:
             begins = "1" if fresh(budget) else "0"
             lasts = lasts_milliseconds(budget, request.now)
             arguments += [begins, budget.key, budget.since, lasts]
     return script("reserve"), keys, arguments
+
+
+def look(names: Names) -> Question:
+    return script("look"), [names.marker], [MARKER]
 
 
 def extend(names: Names, request: Request, holds: Holds, deferred_id: str | None) -> Question:
@@ -91,7 +99,9 @@ def _amounts(amounts: Amounts) -> tuple[int, int, int]:
 def _limit(request: Request, budget: Budget) -> str:
     if not budget.enforced:
         return ""
-    return f"{'' if request.hard(budget) else '~'}{budget.limit.amount}"
+    if not request.hard(budget):
+        return f"~{budget.limit.amount}"
+    return f"!{budget.limit.amount}" if budget.is_cap else str(budget.limit.amount)
 
 
 def _hard(request: Request, budget: Budget) -> str:

@@ -17,6 +17,7 @@ from token_allowance.limits import Budget, budget_of
 from token_allowance.stores import adjustments, base, ledger
 from token_allowance.stores.base import Adjusted, Drift, Room, Row
 from token_allowance.stores.connections import run
+from token_allowance.stores.redis import drainage
 from token_allowance.stores.redis import holds as held
 from token_allowance.stores.redis.gate import Command, Gate, closed
 from token_allowance.stores.redis.names import (
@@ -38,7 +39,7 @@ def seed(store: RedisStore, budgets: Sequence[Budget], now: dt.datetime) -> None
         if gate is None:
             time.sleep(PAUSE_SECONDS)
             return
-        store.drain()
+        drainage.drain(store)
         for budget in budgets:
             if _counted(store, budget) is None:
                 _seed(store, gate, budget, now)
@@ -51,7 +52,7 @@ def rebuild(store: RedisStore, now: dt.datetime) -> list[Drift]:
         with closed(store.wire, store.asking.names) as gate:
             if gate is None:
                 raise StoreUnavailable("Budgets are being counted already; try again.")
-            store.drain()
+            drainage.drain(store)
             before = _counted(store, budget)
             if before is not None:
                 figures = _seed(store, gate, budget, now)
@@ -77,7 +78,7 @@ def figures(store: RedisStore, budgets: Sequence[Budget]) -> list[Room]:
     for budget in budgets:
         found = _counted(store, budget)
         if found is None and not _begins_at_zero(store, budget):
-            drained = drained or store.drain() >= 0
+            drained = drained or drainage.drain(store) >= 0
             found = run(store.alias, partial(_sums, budget))
         rooms.append(_room(budget, found or {}))
     return rooms
@@ -100,7 +101,7 @@ def dated(store: RedisStore, rooms: Iterable[Room]) -> tuple[Room, ...]:
 def _adjust(
     store: RedisStore, gate: Gate, budget: Budget, amount: int | None, row: Row
 ) -> Adjusted:
-    store.drain()
+    drainage.drain(store)
     used, reserved = store.asking.names.counter(budget.key, budget.since)
     gate.write([("DEL", used), ("DEL", reserved)])  # if we die it is missing, and seeded
     done = run(store.alias, lambda c: adjustments.record(c, budget, _sums(budget, c), amount, row))

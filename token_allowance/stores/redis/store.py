@@ -21,6 +21,7 @@ from token_allowance.stores.redis import (
     checking,
     drainage,
     ends,
+    pending,
     questions,
     recovery,
     seeding,
@@ -34,19 +35,21 @@ from token_allowance.stores.redis.wire import Wire
 
 logger = logging.getLogger("token_allowance")
 DEFAULT_PREFIX = "token_allowance"
-STREAM_MOST = 5_000_000  # events the ledger has not taken over; above it nothing is reserved
+EVENTS_MOST = 5_000_000  # that the ledger has not taken over; above it nothing is reserved
 REMEMBERED = 100_000  # reservations of this process
 RECENT_SECONDS = 60.0
 TRIES = 8  # of one reserve: to confirm the policy, to open counters, to seed them
-OPTIONS = ("URL", "CACHE", "PREFIX", "ALIAS", "TIMEOUT_SECONDS", "MAX_CONNECTIONS")
+OPTIONS = ("URL", "CACHE", "PREFIX", "ALIAS", "TIMEOUT_SECONDS", "MAX_CONNECTIONS", "EVENTS_MOST")
 
 
 class RedisStore(base.Store):
     """OPTIONS: ``URL`` (or several) or ``CACHE``, an alias of django-redis; ``PREFIX`` of the keys;
-    ``ALIAS`` of the ledger's database; ``TIMEOUT_SECONDS`` (1), ``MAX_CONNECTIONS`` (16).
+    ``ALIAS`` of the ledger's database; ``TIMEOUT_SECONDS`` (1), ``MAX_CONNECTIONS`` (16),
+    ``EVENTS_MOST`` (5,000,000) that may wait for the ledger.
     """
 
     checks_version = True
+    can_wait = True
 
     def __init__(self, **options: Any) -> None:
         self.alias = options.get("ALIAS", DEFAULT_DB_ALIAS)
@@ -54,6 +57,9 @@ class RedisStore(base.Store):
         self.wire = Wire(options)
         self.asking = Asking(self.wire, self.prefix, self.meet)
         self.opened_at = 0  # microseconds since 1970: when this epoch began
+        self.events_most = int(options.get("EVENTS_MOST", EVENTS_MOST))
+        self._queues: dict[UUID | None, list[str]] = {}  # where tickets of this process stand
+        self._swept = 1  # the first epoch has nothing to sweep up
         self._held: OrderedDict[UUID, Holds] = OrderedDict()
         self._recent: deque[tuple[float, Settlement]] = deque(maxlen=10_000)
         self._owed: deque[Settlement] = deque(maxlen=10_000)
@@ -73,30 +79,49 @@ class RedisStore(base.Store):
     def _reserve(self, request: Request, holds: Holds) -> Decision:
         if request.row["idempotency_key"] and self._used_before(request.row):
             return Decision(Outcome.REPEAT)
-        confirmed, fresh = "0", None
+        words = "q" if request.ticket else ""
         for _ in range(TRIES):
-            answer = self.asking.ask(questions.reserve, request, holds, confirmed, fresh)
+            answer = self.asking.ask(
+                questions.reserve, request, holds, words, self.fresh, self.events_most
+            )
             word = answer[0]
             if word == "admitted":
                 self.remember(request.id, holds)
+                self._queues.pop(request.ticket, None)
                 return Decision(Outcome.ADMITTED)
-            if word == "open":
-                if fresh is not None:
-                    missing = [request.budgets[i - 1] for i in answer[1:]]
-                    seeding.seed(self, missing, request.now)
-                fresh = self.fresh
-            elif word in ("confirm", "older"):
+            if word == "refused":
+                if request.ticket:
+                    self._queues[request.ticket] = [budget.key for budget in request.budgets]
+                return Decision(
+                    Outcome.REFUSED, self._rooms(request, answer[2:]), rank=int(answer[1])
+                )
+            if word == "repeat":
+                return Decision(Outcome.REPEAT)
+            if word in ("confirm", "older"):
                 known = versions.confirm(self)
                 if known == versions.UNKNOWN:
                     request = versions.unconfirmed(request, answer)
                 elif known != request.version:
                     return Decision(Outcome.STALE)
-                confirmed = "1"
-            elif word == "refused":
-                return Decision(Outcome.REFUSED, self._rooms(request, answer[1:]))
+                words += "c"
+            elif word == "open":
+                if "o" in words:
+                    missing = [request.budgets[i - 1] for i in answer[1:]]
+                    seeding.seed(self, missing, request.now)
+                words += "o"
+            elif word == "queued":
+                words += "q"
             else:
-                return Decision(Outcome.REPEAT)
+                raise StoreUnavailable(
+                    "The ledger is too far behind: too many calls wait to be written to it. "
+                    "Run `manage.py allowance drain --loop`."
+                )
         raise StoreUnavailable("The counters of this call could not be seeded from the ledger.")
+
+    def leave(self, ticket: UUID) -> None:
+        names = self.asking.names
+        for key in self._queues.pop(ticket, ()):
+            self.wire.execute("HDEL", names.queue_of(key), str(ticket))
 
     def settle(self, settlement: Settlement) -> Outcome:
         if self._owed:
@@ -104,7 +129,7 @@ class RedisStore(base.Store):
         try:
             outcome = ends.settle(self, settlement)
         except StoreUnavailable:
-            if drainage.keep(self.alias, settlement):
+            if pending.keep(self.alias, settlement):
                 return Outcome.KEPT
             raise
         self._recent.append((time.monotonic(), settlement))
@@ -132,7 +157,7 @@ class RedisStore(base.Store):
     def find(
         self, *, deferred_id: str = "", tenant: str = "", idempotency_key: str = ""
     ) -> Row | None:
-        self.drain()
+        drainage.drain(self)
         wanted = {"deferred_id": deferred_id}
         if not deferred_id:
             wanted = {"tenant": tenant, "idempotency_key": idempotency_key}
@@ -147,9 +172,19 @@ class RedisStore(base.Store):
     def check(self) -> list[str]:
         return checking.problems(self.wire)
 
-    def drain(self, *, after: str | None = None) -> int:
-        """Take over every event there is into the ledger; how many there were."""
-        return drainage.drain(self, after=after)
+    def drain(self) -> int:
+        """One round of what has to be done all the time; how many events the ledger took over.
+
+        Finds out whether the server was restarted, too, and settles what it could not be told.
+        """
+        self.asking.ask(questions.look)
+        pending.apply(self)
+        taken = drainage.drain(self)
+        drainage.trim(self)
+        if self._swept != self.wire.epoch:
+            drainage.sweep(self)
+            self._swept = self.wire.epoch
+        return taken
 
     def changing(self) -> None:
         versions.hold(self)
