@@ -11,20 +11,20 @@ import logging
 from functools import partial
 from typing import Any
 
+from django.apps import apps
 from django.db import transaction
 from django.db.models.signals import post_delete, post_save, pre_delete, pre_save
 
 from token_allowance import conf
 from token_allowance.exceptions import StoreUnavailable
-from token_allowance.models import Limit, LimitIncrease, ModelAlias, Price, Switch, Tenant
 
 logger = logging.getLogger("token_allowance")
-POLICY = (Limit, LimitIncrease, ModelAlias, Price, Switch, Tenant)
+POLICY = ("Limit", "LimitIncrease", "ModelAlias", "Price", "Switch", "Tenant")
 
 
 def connect() -> None:
     """Announce what is saved or deleted through models, in the admin for one."""
-    for model in POLICY:
+    for model in map(apps.get_app_config("token_allowance").get_model, POLICY):
         uid = f"token_allowance.{model.__name__}"
         pre_save.connect(_before, sender=model, dispatch_uid=f"{uid}.pre_save")
         pre_delete.connect(_before, sender=model, dispatch_uid=f"{uid}.pre_delete")
