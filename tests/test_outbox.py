@@ -91,7 +91,7 @@ class Stream:
 
     def drain(self, alias: str, most: int = 1000, *, after: str | None = None) -> list[Taken]:
         """Take over all there is, at most so many events at a time."""
-        found = []
+        found: list[Taken] = []
         while True:
             taken = outbox.take_over(alias, PREFIX, self.read, most=most, after=after)
             if not taken.events:
@@ -448,9 +448,11 @@ def test_an_empty_stream_leaves_everything(database):
 def test_two_drainers_at_once_double_nothing(database):
     ids = [new_id() for _ in range(60)]
     stream = Stream(*((kind, id) for id in ids for kind in "rs"))
-    reading, overlaps, failures = threading.Semaphore(1), [], []
+    reading = threading.Semaphore(1)
+    overlaps: list[str] = []
+    failures: list[BaseException] = []
 
-    def read(after: str, most: int) -> list[Event]:
+    def read(after: str, most: int) -> Any:
         if not reading.acquire(blocking=False):
             overlaps.append(after)
         found = stream.read(after, most)
@@ -538,7 +540,7 @@ def test_the_columns_are_those_of_the_ledger():
     assert sums == {*rollups.KEY, *rollups.SUMS}
 
 
-WORDS = (
+WORDS: tuple[tuple[str, Any], ...] = (
     ("r", begun()),
     ("r", begun(flags=["would_refuse"])),
     ("x", more(150, "b")),
