@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from token_allowance.exceptions import StoreUnavailable
-from token_allowance.stores.redis.wire import Wire
+from token_allowance.stores.redis.wire import Wire, fields
 
 SAFE = ("noeviction",)
 OLDEST = (6, 2)
@@ -34,5 +34,4 @@ def problems(wire: Wire) -> list[str]:
 
 
 def facts(wire: Wire) -> dict[str, str]:
-    text = wire.execute("INFO").decode()
-    return dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
+    return fields(wire.execute("INFO"))

@@ -32,15 +32,26 @@ def drain(store: RedisStore, *, after: str | None = None) -> int:
 
 
 def events(store: RedisStore, since: str, most: int) -> list[outbox.Event]:
-    """The events after this id, at most so many."""
-    answer = store.wire.execute(
-        "XRANGE", store.asking.names.events, f"({since}", "+", "COUNT", most
-    )
-    return [
-        outbox.Event(id.decode(), f[3].decode(), f[1].decode(), f[5])
-        for id, f in answer
-        if f[3] != NOTHING_HAPPENED
-    ]
+    """The events after this id, at most so many; whatever somebody else wrote there is one, too."""
+    name = store.asking.names.events
+    answer = store.wire.execute("XRANGE", name, f"({since}", "+", "COUNT", most)
+    found = []
+    for id, pairs in answer:
+        fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
+        kind, of = (fields.get(name, b"").decode(errors="replace") for name in (b"s", b"i"))
+        found.append(outbox.Event(id.decode(), kind, of, fields.get(b"d", b"")))
+    return found
+
+
+def behind_seconds(store: RedisStore) -> float:
+    """How long the oldest event has waited for the ledger, by the store's clock; 0 if none does."""
+    mark = outbox.watermark(store.alias, store.prefix)
+    oldest = store.wire.execute("XRANGE", store.asking.names.events, f"({mark}", "+", "COUNT", 1)
+    if not oldest:
+        return 0.0
+    seconds, micros = (int(part) for part in store.wire.execute("TIME"))
+    written = int(oldest[0][0].partition(b"-")[0])
+    return max(0.0, seconds + micros / 1_000_000 - written / 1000)
 
 
 def trim(store: RedisStore) -> None:

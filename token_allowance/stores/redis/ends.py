@@ -34,7 +34,7 @@ def settle(store: RedisStore, settlement: Settlement) -> Outcome:
     id, mode, row = settlement.id, NORMAL, settlement.row
     holds = store.forget(id) or store.holds_of(id) or _listed(store, row)
     while True:
-        answer = store.asking.ask(_settle, settlement, row, holds, mode)
+        answer = store.asking.ask(question, settlement, row, holds, mode)
         word = answer[0]
         if word == "holds":
             holds = held.read(answer[1][2:])
@@ -73,7 +73,7 @@ def unheard(request: Request) -> Settlement:
     return Settlement(id=request.id, actual=NOTHING, row=row)
 
 
-def _settle(names: Names, settlement: Settlement, row: Row, holds: Holds, mode: str) -> Question:
+def question(names: Names, settlement: Settlement, row: Row, holds: Holds, mode: str) -> Question:
     actual, reservation = settlement.actual, names.reservation(settlement.id)
     idem = reservation
     if row["idempotency_key"]:

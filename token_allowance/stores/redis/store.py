@@ -25,6 +25,7 @@ from token_allowance.stores.redis import (
     questions,
     recovery,
     seeding,
+    swift,
     versions,
 )
 from token_allowance.stores.redis import holds as held
@@ -56,6 +57,7 @@ class RedisStore(base.Store):
         self.prefix = options.get("PREFIX", DEFAULT_PREFIX)
         self.wire = Wire(options)
         self.asking = Asking(self.wire, self.prefix, self.meet)
+        self.swift = swift.Swift(self.wire)
         self.opened_at = 0  # microseconds since 1970: when this epoch began
         self.events_most = int(options.get("EVENTS_MOST", EVENTS_MOST))
         self._queues: dict[UUID | None, list[str]] = {}  # where tickets of this process stand
@@ -132,8 +134,20 @@ class RedisStore(base.Store):
             if pending.keep(self.alias, settlement):
                 return Outcome.KEPT
             raise
-        self._recent.append((time.monotonic(), settlement))
+        self.told(settlement)
         return outcome
+
+    async def areserve(self, request: Request) -> Decision | None:
+        """Reserve on the event loop; None: ask ``reserve``, in a thread, which may repeat it."""
+        return None if self._owed else await swift.reserve(self, request)
+
+    async def asettle(self, settlement: Settlement) -> Outcome | None:
+        """Settle on the event loop; None: ask ``settle``, in a thread, which may repeat it."""
+        return None if self._owed else await swift.settle(self, settlement)
+
+    def told(self, settlement: Settlement) -> None:
+        """Remember for a while what Redis was told, and could lose."""
+        self._recent.append((time.monotonic(), settlement))
 
     def extend(self, request: Request, *, deferred_id: str | None = None) -> Decision:
         holds = self.holds_of(request.id)
@@ -186,6 +200,9 @@ class RedisStore(base.Store):
             self._swept = self.wire.epoch
         return taken
 
+    def behind_seconds(self) -> float:
+        return drainage.behind_seconds(self)
+
     def changing(self) -> None:
         versions.hold(self)
 
@@ -196,6 +213,10 @@ class RedisStore(base.Store):
         self._held[id] = holds
         if len(self._held) > REMEMBERED:
             self._held.popitem(last=False)
+
+    def known(self, id: UUID) -> Holds | None:
+        """What a reservation of this process holds, as far as this process knows."""
+        return self._held.get(id)
 
     def forget(self, id: UUID) -> Holds | None:
         return self._held.pop(id, None)

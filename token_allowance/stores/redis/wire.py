@@ -56,6 +56,12 @@ def packer() -> Pack | None:
     return cast(Pack, pack_command)
 
 
+def fields(info: bytes) -> dict[str, str]:
+    """The answer of INFO by name."""
+    lines = info.decode().split("\r\n")
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
 class Link:
     """One connection, and the run id of the server it leads to."""
 
@@ -64,9 +70,7 @@ class Link:
         self.address = address
         self.pack = packer()
         connection.connect()
-        info = self.ask("INFO", "server")
-        fields = dict(line.split(":", 1) for line in info.decode().split("\r\n") if ":" in line)
-        self.run = fields["run_id"]
+        self.run = fields(self.ask("INFO", "server"))["run_id"]
 
     def ask(self, *command: Any) -> Answer:
         connection = self.connection
@@ -164,7 +168,7 @@ class Wire:
         try:
             link = self._idle.pop()
         except IndexError:
-            link = self._connect()
+            link = self.link()
         try:
             answer = self._ask(link, command)
         except ResponseError:
@@ -190,7 +194,8 @@ class Wire:
         except NoScriptError:
             return link.ask("EVAL", script.source, len(keys), *keys, *arguments)
 
-    def _connect(self) -> Link:
+    def link(self) -> Link:
+        """A connection of one's own to where the keys are. redis-py's errors pass."""
         at = self._at
         pool = self._pools[at if isinstance(at, int) else 0]
         settings = dict(pool.connection_kwargs)

@@ -1,0 +1,110 @@
+"""The usual case without a thread: asked and decided on the event loop itself.
+
+Whatever is unusual, a counter to open, a policy to confirm, a server that moved or failed, is left
+to the thorough way, in a thread. Repeating a question there is safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from redis.exceptions import RedisError
+
+from token_allowance.stores.base import Decision, Outcome, Request, Settlement
+from token_allowance.stores.redis import ends, questions
+from token_allowance.stores.redis import holds as held
+from token_allowance.stores.redis.asking import Question
+from token_allowance.stores.redis.wire import MARKER, Wire
+
+if TYPE_CHECKING:
+    from token_allowance.stores.redis.multiplexed import Multiplexed
+    from token_allowance.stores.redis.store import RedisStore
+
+PATIENT = 8  # what a loop asks before it gets a connection: async_to_sync makes loops of one call
+HAVE_HIREDIS = find_spec("hiredis") is not None
+
+
+async def reserve(store: RedisStore, request: Request) -> Decision | None:
+    """The decision if it is that the call is admitted; None if ``store.reserve`` has to decide."""
+    if request.ticket or request.row["idempotency_key"]:
+        return None
+    holds = held.of_budgets(request.budgets, request.amounts)
+    names = store.asking.names
+    asked = questions.reserve(names, request, holds, "", store.fresh, store.events_most)
+    answer = await store.swift.ask(asked)
+    if answer is None or answer[0] != b"admitted":
+        return None
+    store.remember(request.id, holds)
+    return Decision(Outcome.ADMITTED)
+
+
+async def settle(store: RedisStore, settlement: Settlement) -> Outcome | None:
+    """The outcome if this process holds it, and nothing else happened to it meanwhile."""
+    holds, row = store.known(settlement.id), settlement.row
+    if holds is None:
+        return None
+    asked = ends.question(store.asking.names, settlement, row, holds, ends.NORMAL)
+    answer = await store.swift.ask(asked)
+    if answer is None or answer[0] != b"settled":
+        return None
+    store.forget(settlement.id)
+    store.told(settlement)
+    return Outcome(row["state"])
+
+
+class Swift:
+    """One multiplexed connection per event loop, for loops that live longer than a call or two."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._links: WeakKeyDictionary[Any, asyncio.Task[Multiplexed | None]] = WeakKeyDictionary()
+        self._asked: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+    async def ask(self, question: Question) -> Sequence[Any] | None:
+        """The script's answer; None if the thorough way has to find out."""
+        if not HAVE_HIREDIS or self._wire.breaker.open:
+            return None
+        try:
+            link = await self._link()
+            if link is None:
+                return None
+            script, keys, arguments = question
+            if arguments and arguments[0] is MARKER:
+                arguments = [f"{self._wire.epoch}:{link.run}", *arguments[1:]]
+            answer = await link.ask(("EVALSHA", script.sha, len(keys), *keys, *arguments))
+        except (RedisError, OSError):
+            return None
+        return answer if isinstance(answer, list) else None
+
+    async def _link(self) -> Multiplexed | None:
+        loop = asyncio.get_running_loop()
+        task = self._links.get(loop)
+        if task is None:
+            count = self._asked[loop] = self._asked.get(loop, 0) + 1
+            if count <= PATIENT:
+                return None
+        if task is None or (task.done() and self._failed(task)):
+            task = self._links[loop] = loop.create_task(self._connect())
+        return await asyncio.shield(task)
+
+    @staticmethod
+    def _failed(task: asyncio.Task[Multiplexed | None]) -> bool:
+        if task.cancelled() or task.exception() is not None:
+            return True
+        link = task.result()
+        return link is not None and link.closed
+
+    async def _connect(self) -> Multiplexed | None:
+        """None where the connection is encrypted: threads do that."""
+        from token_allowance.stores.redis.multiplexed import Multiplexed
+
+        link = await asyncio.to_thread(self._wire.link)
+        if isinstance(link.connection._sock, ssl.SSLSocket):
+            link.close()
+            return None
+        return Multiplexed(link, self._wire.timeout_seconds)
