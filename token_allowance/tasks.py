@@ -9,10 +9,16 @@ from typing import Any
 
 from celery import shared_task
 
+DRAIN_SECONDS = 5.0
 MINUTE_SECONDS = 60.0
 DAY_SECONDS = 24 * 3600.0
 
 BEAT_SCHEDULE: dict[str, dict[str, Any]] = {
+    "token_allowance.drain": {
+        "task": "token_allowance.drain",
+        "schedule": DRAIN_SECONDS,
+        "options": {"expires": DRAIN_SECONDS},
+    },
     "token_allowance.expire_reservations": {
         "task": "token_allowance.expire_reservations",
         "schedule": MINUTE_SECONDS,
@@ -24,6 +30,17 @@ BEAT_SCHEDULE: dict[str, dict[str, Any]] = {
         "options": {"expires": DAY_SECONDS},
     },
 }
+
+
+@shared_task(name="token_allowance.drain", ignore_result=True)  # type: ignore[untyped-decorator]
+def drain() -> int:
+    """Write what Redis has decided into the ledger; how many events there were.
+
+    Several at once do no harm: one works, the others wait for it. Nothing to do for other stores.
+    """
+    from token_allowance import conf
+
+    return int(conf.store().drain())
 
 
 @shared_task(name="token_allowance.expire_reservations", ignore_result=True)  # type: ignore[untyped-decorator]

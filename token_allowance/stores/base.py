@@ -14,6 +14,7 @@ from token_allowance import keys, rolling
 from token_allowance.limits import Amounts, Budget, Unit, microseconds
 
 Row = dict[str, Any]  # a ledger row by column name, values as JSON has them
+SETTLING_IN_MICROS = 3_600_000_000
 
 
 class Outcome(StrEnum):
@@ -198,14 +199,15 @@ class Store(ABC):
         """Take over what the store has decided into the ledger; how many events there were."""
         return 0
 
+    def behind_seconds(self) -> float | None:
+        """How long the ledger's oldest missing event has waited for it; None if none ever does."""
+        return None
+
     def changing(self) -> None:  # noqa: B027 - most stores read the version where it is written
         """A policy write is about to commit."""
 
     def changed(self) -> None:  # noqa: B027
         """A policy write has been committed: every reserve from now on must obey it."""
-
-
-SETTLING_IN_MICROS = 3_600_000_000
 
 
 def fresh(budget: Budget) -> bool:
@@ -275,9 +277,8 @@ def held_in(row: Mapping[str, Any], budget: Budget) -> str:
     """The key of the counter in which this ledger row of the budget is held."""
     if budget.slice is None:
         return budget.key
-    return keys.of_slice(
-        budget.key, rolling.slice_at(budget.limit.rolling_seconds, created_at(row))
-    )
+    number = rolling.slice_at(budget.limit.rolling_seconds, created_at(row))
+    return keys.of_slice(budget.key, number)
 
 
 def rolled(budget: Budget, figures: Mapping[int, tuple[int, int]]) -> Room:

@@ -10,6 +10,7 @@ from token_allowance.exceptions import StoreUnavailable
 from token_allowance.management.subcommands import (
     adjust,
     doctor,
+    drain,
     jobs,
     price,
     rebuild,
@@ -23,6 +24,7 @@ SUBCOMMANDS = {
     "price": price,
     "sync-prices": sync_prices,
     "jobs": jobs,
+    "drain": drain,
     "rebuild": rebuild,
     "adjust": adjust,
 }

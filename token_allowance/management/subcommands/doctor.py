@@ -15,11 +15,19 @@ from django.utils import timezone
 
 from token_allowance import conf, limits
 from token_allowance.exceptions import StoreUnavailable
-from token_allowance.models import Limit, ModelAlias, Price, Reservation
+from token_allowance.models import (
+    DeadLetter,
+    Limit,
+    ModelAlias,
+    PendingSettlement,
+    Price,
+    Reservation,
+)
 from token_allowance.prices import matching
 
 HELP = "Look for what would keep a budget from holding; fails if something is broken."
 SHOWN = 20
+BEHIND_SECONDS = 60
 MIDDLEWARE = "token_allowance.middleware.AllowanceMiddleware"
 
 Finding = tuple[str, str]  # ok, warning or problem; a sentence
@@ -76,6 +84,26 @@ def store() -> Iterator[Finding]:
     yield from (("problem", text) for text in wrong)
     if not wrong:
         yield "ok", f"{type(conf.store()).__name__} answers."
+
+
+def outbox() -> Iterator[Finding]:
+    """Is the ledger level with a store that is not its own database?"""
+    try:
+        behind = conf.store().behind_seconds()
+    except (StoreUnavailable, conf.ConfigurationError, ImportError):
+        return  # said above
+    if behind is not None and behind > BEHIND_SECONDS:
+        yield (
+            "problem",
+            f"The ledger is {behind:,.0f} seconds behind the store: run manage.py allowance drain "
+            "--loop, or Celery's beat with token_allowance.tasks.BEAT_SCHEDULE.",
+        )
+    elif behind is not None:
+        yield "ok", f"The ledger is {behind:,.1f} seconds behind the store."
+    if dead := DeadLetter.objects.count():
+        yield "problem", f"Events that could not be written into the ledger: {dead:,} dead letters."
+    if unapplied := PendingSettlement.objects.count():
+        yield "warning", f"Settlements that the store could not be told yet: {unapplied:,}."
 
 
 def middleware() -> Iterator[Finding]:
@@ -169,6 +197,7 @@ def observed_calls() -> Iterator[Finding]:
 CHECKS = (
     settings,
     store,
+    outbox,
     middleware,
     active_limits,
     empty_limits,

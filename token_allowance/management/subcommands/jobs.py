@@ -9,8 +9,9 @@ from django.core.management.base import OutputWrapper
 from django.utils import timezone
 
 from token_allowance import conf, leases
+from token_allowance.management.subcommands import drain
 
-HELP = "Do the recurring work once: end reservations whose lease has run out."
+HELP = "Do the recurring work once: bring the ledger up to date, end leases that have run out."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(out: OutputWrapper, options: dict[str, Any]) -> None:
+    if conf.store().behind_seconds() is not None:
+        drain.once(out)
     expire(out)
 
 
