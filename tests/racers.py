@@ -34,10 +34,16 @@ class Racers:
         names = {alias: str(connections[alias].settings_dict["NAME"]) for alias in connections}
         self._ask([{"databases": names, "url": url}] * PROCESSES)
 
-    def race(self, alias: str, kind: str, callers: list[list[dict[str, Any]]]) -> dict[str, int]:
+    def race(
+        self,
+        alias: str,
+        kind: str,
+        callers: list[list[dict[str, Any]]],
+        store: dict[str, Any] | None = None,
+    ) -> dict[str, int]:
         """Share the callers out among the processes and let all of them go at once."""
         rounds = [
-            {"alias": alias, "kind": kind, "callers": callers[number::PROCESSES]}
+            {"alias": alias, "kind": kind, "callers": callers[number::PROCESSES], "store": store}
             for number in range(PROCESSES)
         ]
         assert self._ask(rounds) == ["ready"] * PROCESSES

@@ -125,7 +125,7 @@ def main() -> None:
     for line in iter(sys.stdin.readline, ""):
         faulthandler.dump_traceback_later(ROUND_SECONDS, exit=True)
         task = json.loads(line)
-        store = {"BACKEND": STORE, "OPTIONS": {"alias": task["alias"]}}
+        store = task.get("store") or {"BACKEND": STORE, "OPTIONS": {"alias": task["alias"]}}
         with override_settings(TOKEN_ALLOWANCE={"STORE": store}):
             match task["kind"]:
                 case "chat":

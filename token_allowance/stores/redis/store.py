@@ -29,7 +29,7 @@ from token_allowance.stores.redis import (
     versions,
 )
 from token_allowance.stores.redis import holds as held
-from token_allowance.stores.redis.asking import Asking
+from token_allowance.stores.redis.asking import PATIENCE_SECONDS, Asking
 from token_allowance.stores.redis.holds import Holds
 from token_allowance.stores.redis.scripts import script
 from token_allowance.stores.redis.wire import Wire
@@ -39,7 +39,6 @@ DEFAULT_PREFIX = "token_allowance"
 EVENTS_MOST = 5_000_000  # that the ledger has not taken over; above it nothing is reserved
 REMEMBERED = 100_000  # reservations of this process
 RECENT_SECONDS = 60.0
-TRIES = 8  # of one reserve: to confirm the policy, to open counters, to seed them
 OPTIONS = ("URL", "CACHE", "PREFIX", "ALIAS", "TIMEOUT_SECONDS", "MAX_CONNECTIONS", "EVENTS_MOST")
 
 
@@ -70,9 +69,9 @@ class RedisStore(base.Store):
         holds = held.of_budgets(request.budgets, request.amounts)
         try:
             decision = self._reserve(request, holds)
-        except StoreUnavailable as error:
-            if getattr(error.__cause__, "sent", False):
-                self._owed.append(ends.unheard(request))  # it may be held all the same
+        except BaseException as error:  # an interrupt, too
+            if getattr(error, "sent", getattr(error.__cause__, "sent", False)):
+                self.owe(request)
             raise
         if self._owed:
             self._pay()
@@ -82,7 +81,8 @@ class RedisStore(base.Store):
         if request.row["idempotency_key"] and self._used_before(request.row):
             return Decision(Outcome.REPEAT)
         words = "q" if request.ticket else ""
-        for _ in range(TRIES):
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
             answer = self.asking.ask(
                 questions.reserve, request, holds, words, self.fresh, self.events_most
             )
@@ -125,7 +125,13 @@ class RedisStore(base.Store):
         for key in self._queues.pop(ticket, ()):
             self.wire.execute("HDEL", names.queue_of(key), str(ticket))
 
+    def owe(self, request: Request) -> None:
+        """It may be held without our knowledge: release it with the next call (protocol 9)."""
+        self._owed.append(ends.unheard(request))
+
     def settle(self, settlement: Settlement) -> Outcome:
+        if self.wire.breaker.doubtful and pending.keep(self.alias, settlement):
+            return Outcome.KEPT  # the answer is there: nobody waits for another timeout
         if self._owed:
             self._pay()
         try:
