@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -22,6 +22,7 @@ from token_allowance.stores import outbox, outbox_postgresql, outbox_sqlite, rol
 from token_allowance.stores.outbox import Event, Taken
 
 PREFIX = "token_allowance"
+VENDORS = ["postgresql", "sqlite"]
 BEGAN = dt.datetime(2026, 3, 4, 12, 37, 30, tzinfo=dt.UTC)
 ENDED = BEGAN + dt.timedelta(seconds=9)
 CLOCK = 1_772_627_850_000  # the store's clock, milliseconds, when the first event is written
@@ -31,6 +32,16 @@ ROW = {
     "requested_model": "m", "reserved_micros": 100, "reserved_tokens": 40, "holds": HOLDS,
     "created_at": BEGAN.isoformat(),
 }  # fmt: skip
+
+
+@pytest.fixture(params=VENDORS)
+def database(
+    request: pytest.FixtureRequest, databases: None, django_db_blocker: Any
+) -> Iterator[str]:
+    """Each database in turn, by alias; empty."""
+    alias = ALIASES[request.param]
+    with django_db_blocker.unblock(), own_pool(alias):
+        yield alias
 
 
 def new_id() -> str:
@@ -590,7 +601,7 @@ def firsts(said: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
     return [(of, word) for place, (of, word) in enumerate(said) if of not in dict(said[:place])]
 
 
-@pytest.mark.parametrize("vendor", ["postgresql", "sqlite"])
+@pytest.mark.parametrize("vendor", VENDORS)
 def test_any_events_in_any_pieces_make_the_same_rows(vendor, databases, django_db_blocker):
     alias = ALIASES[vendor]
 
