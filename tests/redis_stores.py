@@ -41,7 +41,8 @@ def configured(**given: Any) -> Iterator[dict[str, Any]]:
 
 
 def all_keys(store: RedisStore, pattern: str = "*") -> list[bytes]:
-    found, cursor = [], b"0"
+    found: list[bytes] = []
+    cursor = b"0"
     while True:
         match = f"{{{store.prefix}}}{pattern}"
         cursor, names = store.wire.execute("SCAN", cursor, "MATCH", match, "COUNT", 1000)
@@ -58,7 +59,7 @@ def clear(store: RedisStore) -> None:
 
 def counters(store: RedisStore) -> dict[str, tuple[int, int]]:
     """(used, reserved) of the counters that exist, by key."""
-    found = {}
+    found: dict[str, tuple[int, int]] = {}
     for listing in all_keys(store, f"{store.wire.epoch}:o:*"):
         fields = store.wire.execute("HGETALL", listing)
         for name, since in zip(fields[::2], fields[1::2], strict=True):
@@ -108,3 +109,11 @@ def let_pass(store: RedisStore, seconds: float) -> None:
     leases = store.asking.names.leases
     for id in store.wire.execute("ZRANGE", leases, 0, -1):
         store.wire.execute("ZINCRBY", leases, -int(seconds * 1000), id)
+
+
+def age_tickets(store: RedisStore, seconds: float) -> None:
+    """Make every ticket of a call that waits this much older."""
+    for queue in all_keys(store, f"{store.wire.epoch}:q:*"):
+        fields = store.wire.execute("HGETALL", queue)
+        for ticket, until in zip(fields[::2], fields[1::2], strict=True):
+            store.wire.execute("HSET", queue, ticket, int(until) - int(seconds * 1000))

@@ -34,10 +34,11 @@ from token_allowance.limits import (
     Unit,
     open_budget,
 )
-from token_allowance.models import Counter, Reservation
+from token_allowance.models import Counter, Reservation, Ticket
 from token_allowance.plans import Attempt, Plan
 from token_allowance.policy import VERSION
 from token_allowance.stores import connections as own_connections
+from token_allowance.stores import tickets
 from token_allowance.stores.base import Decision, Outcome, Request, Row, Settlement, Store, holds
 from token_allowance.stores.database import DatabaseStore
 from token_allowance.stores.memory import MemoryStore
@@ -270,6 +271,7 @@ def clear(store: Store) -> None:
         store.rows.clear()
         store.counters.clear()
         store.adjustments.clear()
+        store.queues = tickets.Queues()
     else:
         empty(alias_of(store))
         if isinstance(store, RedisStore):
@@ -299,6 +301,17 @@ def let_pass(store: Store, seconds: float) -> None:
     else:
         older = F("expires_at") - dt.timedelta(seconds=seconds)
         Reservation.objects.using(alias_of(store)).update(expires_at=older)
+
+
+def age_tickets(store: Store, seconds: float) -> None:
+    """Make every ticket of a call that waits this much older."""
+    if isinstance(store, MemoryStore):
+        let_pass(store, seconds)
+    elif isinstance(store, RedisStore):
+        redis_stores.age_tickets(store, seconds)
+    else:
+        older = F("until") - dt.timedelta(seconds=seconds)
+        Ticket.objects.using(alias_of(store)).update(until=older)
 
 
 def alias_of(store: Store) -> str:

@@ -134,6 +134,24 @@ BEGIN
         FOR UPDATE SKIP LOCKED);
 END $fn$;
 
+-- Stand in these queues for another three seconds (protocol 15). Its own tickets first, and only then
+-- those of the dead that nobody has locked: so two callers never wait for each other's. That a crash
+-- may lose them costs nothing, so no commit waits for the disk.
+CREATE OR REPLACE FUNCTION token_allowance_join_v1(p_ticket uuid, p_number bigint, p_keys text[])
+RETURNS void LANGUAGE plpgsql VOLATILE AS $fn$
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    INSERT INTO token_allowance_ticket (call, key, number, until)
+    SELECT p_ticket, k.key, p_number, clock_timestamp() + interval '3 seconds' FROM unnest(p_keys) AS k(key)
+    ON CONFLICT (key, call) DO UPDATE SET until = excluded.until;
+    PERFORM token_allowance_sweep_v1();
+END $fn$;
+
+CREATE OR REPLACE FUNCTION token_allowance_sweep_v1() RETURNS void LANGUAGE sql VOLATILE AS $fn$
+    DELETE FROM token_allowance_ticket WHERE id IN (
+        SELECT t.id FROM token_allowance_ticket t WHERE t.until <= clock_timestamp() FOR UPDATE SKIP LOCKED)
+$fn$;
+
 -- Reserve: take the needs from every counter, or from none.
 --
 -- p_call, arrays as text, which a driver writes and the server reads in a tenth of the time:
@@ -144,12 +162,14 @@ END $fn$;
 --   since    a counter counted since an earlier moment than this must be seeded from the ledger
 --   fresh    a missing counter is zero, for its window began while we were counting
 --   version, lease_ms            of the policy; of the hold
+--   ticket, number               if it waits for room: its name and its place in line
 -- p_row      the ledger row; expires_at is set here, by the database's clock
 -- status     admitted, refused, stale (reload the policy), seed (seed the counters in marks), repeat
 -- marks      1-based places: refused by, to be seeded, or noted by a soft limit
+-- rank       of a refusal: how many stand before it in a queue. They go first even if there is room.
 CREATE OR REPLACE FUNCTION token_allowance_reserve_v1(
     p_call jsonb, p_row jsonb,
-    OUT status text, OUT marks int[], OUT used bigint[], OUT reserved bigint[])
+    OUT status text, OUT marks int[], OUT used bigint[], OUT reserved bigint[], OUT rank int)
 LANGUAGE plpgsql VOLATILE AS $fn$
 #variable_conflict use_column
 DECLARE
@@ -162,8 +182,11 @@ DECLARE
     p_since bigint[] := p_call ->> 'since';
     p_fresh boolean[] := p_call ->> 'fresh';
     p_lease_ms bigint := p_call ->> 'lease_ms';
+    p_ticket uuid := p_call ->> 'ticket';
+    p_number bigint := p_call ->> 'number';
     n int := cardinality(p_keys);
     u bigint; h bigint; s bigint; missing boolean := false; seeds int[] := '{}';
+    waiting boolean := EXISTS (SELECT FROM token_allowance_ticket); ahead int := 0; held boolean := true;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'token_allowance needs READ COMMITTED' USING ERRCODE = '25001';
@@ -171,6 +194,7 @@ BEGIN
     PERFORM set_config('lock_timeout', '2000', true);
     PERFORM pg_advisory_xact_lock_shared(8313, 1);  -- seeding takes it alone (protocol B)
     marks := '{}'; used := array_fill(0::bigint, ARRAY[n]); reserved := array_fill(0::bigint, ARRAY[n]);
+    rank := 0;
 
     -- An unlocked look: a refusal costs no lock and no write, and missing counters come to light.
     FOR i IN 1 .. n LOOP
@@ -187,8 +211,16 @@ BEGIN
         END IF;
         used[i] := coalesce(u, 0);
         reserved[i] := coalesce(h, 0);
-        IF p_hard[i] AND p_needs[i] > 0 AND used[i] + reserved[i] + p_needs[i] > p_limits[i] THEN
+        CONTINUE WHEN NOT p_hard[i] OR p_needs[i] <= 0;
+        IF waiting THEN
+            SELECT count(*) INTO ahead FROM token_allowance_ticket t
+            WHERE t.key = p_keys[i] AND t.until > clock_timestamp()
+                AND (p_ticket IS NULL OR t.number < p_number AND t.call <> p_ticket);
+        END IF;
+        IF ahead > 0 OR used[i] + reserved[i] + p_needs[i] > p_limits[i] THEN
             marks := marks || i;
+            rank := greatest(rank, ahead);
+            held := held AND used[i] + p_needs[i] <= p_limits[i] AND p_keys[i] NOT LIKE '0|%';
         END IF;
     END LOOP;
     IF cardinality(seeds) > 0 OR cardinality(marks) > 0 THEN
@@ -198,6 +230,9 @@ BEGIN
             status := 'seed'; marks := seeds;
         ELSE
             status := CASE WHEN token_allowance_known_v1(p_row) THEN 'repeat' ELSE 'refused' END;
+            IF status = 'refused' AND held AND p_ticket IS NOT NULL THEN
+                PERFORM token_allowance_join_v1(p_ticket, p_number, ARRAY(SELECT p_keys[m] FROM unnest(marks) AS m));
+            END IF;
         END IF;
         RETURN;
     END IF;
@@ -228,6 +263,7 @@ BEGIN
                 marks := marks || i;
                 IF p_hard[i] THEN
                     status := 'refused'; marks := ARRAY[i];
+                    held := u + p_needs[i] <= p_limits[i] AND p_keys[i] NOT LIKE '0|%';
                     RAISE EXCEPTION USING ERRCODE = 'TA001';
                 END IF;
             END IF;
@@ -247,10 +283,16 @@ BEGIN
             status := 'repeat';
             RAISE EXCEPTION USING ERRCODE = 'TA001';
         END IF;
+        IF waiting AND p_ticket IS NOT NULL THEN
+            DELETE FROM token_allowance_ticket WHERE id IN (
+                SELECT t.id FROM token_allowance_ticket t WHERE t.call = p_ticket FOR UPDATE SKIP LOCKED);
+        END IF;
         status := 'admitted';
     EXCEPTION WHEN SQLSTATE 'TA001' THEN  -- the block's updates are undone
         IF status = 'refused' AND token_allowance_known_v1(p_row) THEN
             status := 'repeat';
+        ELSIF status = 'refused' AND held AND p_ticket IS NOT NULL THEN
+            PERFORM token_allowance_join_v1(p_ticket, p_number, ARRAY[p_keys[marks[1]]]);
         END IF;
     END;
 END $fn$;
@@ -403,6 +445,7 @@ DECLARE
     ids uuid[]; hold record;
 BEGIN
     PERFORM set_config('lock_timeout', '2000', true);
+    PERFORM token_allowance_sweep_v1();
     SELECT array_agg(due.id) INTO ids FROM (
         SELECT r.id FROM token_allowance_reservation r
         WHERE r.state = 'reserved' AND r.expires_at < clock_timestamp()

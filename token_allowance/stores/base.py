@@ -142,7 +142,8 @@ class Store(ABC):
         """Take the needs from every budget and write the ledger row, or change nothing.
 
         After ADMITTED or REPEAT the caller must settle or release; after STALE it loads the policy
-        and asks again; after REFUSED it must not dispatch.
+        and asks again; after REFUSED it must not dispatch. If only calls in flight keep it out, its
+        ticket stands in the queue of each budget in its way for 3 s, and others are kept behind it.
         """
 
     @abstractmethod
@@ -187,6 +188,10 @@ class Store(ABC):
         it: one for each counter that moves. ``used`` never falls below 0: less is taken off then,
         and of nothing no row is written. Repeating an id changes nothing.
         """
+
+    def may_wait(self) -> bool:
+        """Can the caller of now wait, while others finish their calls?"""
+        return self.can_wait
 
     def leave(self, ticket: UUID) -> None:  # noqa: B027 - not every store can wait
         """Take a call that no longer waits out of the queues."""

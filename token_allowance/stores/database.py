@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol, TypeVar, cast
+from uuid import UUID
 
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.limits import Budget
-from token_allowance.stores import base, ledger, postgresql, slices, sqlite
+from token_allowance.stores import base, ledger, postgresql, slices, sqlite, tickets
 from token_allowance.stores.base import (
     Adjusted,
     Decision,
@@ -22,7 +24,7 @@ from token_allowance.stores.base import (
     Row,
     Settlement,
 )
-from token_allowance.stores.connections import run
+from token_allowance.stores.connections import open_transaction, run
 
 T = TypeVar("T")
 SEED_TRIES = 5
@@ -58,6 +60,7 @@ class DatabaseStore(base.Store):
     """Counters are rows, locked in one fixed order and the hottest last."""
 
     checks_version = True
+    can_wait = True
 
     def __init__(self, alias: str = DEFAULT_DB_ALIAS) -> None:
         self.alias = alias
@@ -80,6 +83,14 @@ class DatabaseStore(base.Store):
             for budget in answer:
                 self._seed(budget, again=False)
         raise StoreUnavailable("The counters of this call could not be seeded from the ledger.")
+
+    def may_wait(self) -> bool:
+        """Not inside an open transaction on SQLite: while it lasts, nobody else can settle."""
+        connection = open_transaction(self.alias)
+        return connection is None or not connection.in_atomic_block
+
+    def leave(self, ticket: UUID) -> None:
+        self.run(lambda connection: tickets.leave(connection, ticket))
 
     def settle(self, settlement: Settlement) -> Outcome:
         return self.run(lambda connection: self.dialect.settle(connection, settlement))
@@ -114,7 +125,7 @@ class DatabaseStore(base.Store):
         rooms = decision.rooms
         if all(room.budget.slice is None for room in rooms):
             return decision
-        return Decision(decision.outcome, self.run(lambda c: slices.dated(c, rooms)))
+        return replace(decision, rooms=self.run(lambda c: slices.dated(c, rooms)))
 
     def _seed(self, budget: Budget, *, again: bool) -> Drift:
         """Count the budget from the ledger; not ``again`` if another caller just has."""

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from token_allowance import keys, rolling
 from token_allowance.limits import NOTHING, Amounts, Budget, Unit
-from token_allowance.stores import adjustments, base
+from token_allowance.stores import adjustments, base, tickets
 from token_allowance.stores.base import (
     Adjusted,
     Decision,
@@ -47,12 +47,14 @@ class MemoryStore(base.Store):
     """
 
     shared = False
+    can_wait = True
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
         self.rows: dict[UUID, Row] = {}
         self.counters: dict[str, Counter] = {}
         self.adjustments: list[Row] = []
+        self.queues = tickets.Queues()
         self._lock = threading.RLock()
 
     def reserve(self, request: Request) -> Decision:
@@ -61,15 +63,31 @@ class MemoryStore(base.Store):
                 return Decision(Outcome.REPEAT)
             rooms = [self._open(budget) for budget in request.budgets]
             tight = [room for room in rooms if self._exceeds(request, room)]
-            refusing = tuple(room for room in tight if request.hard(room.budget))
-            if refusing:
-                return Decision(Outcome.REFUSED, refusing)
+            if refused := self._refused(request, rooms):
+                return refused
             for budget in request.budgets:
                 self._counter(budget).reserved += request.need(budget)
             flags = [*request.row["flags"], *(["would_refuse"] if tight else [])]
             lease = dt.datetime.fromtimestamp(self.clock() + request.lease_seconds, dt.UTC)
             self.rows[request.id] = {**request.row, "flags": flags, "expires_at": lease}
+            if request.ticket:
+                self.queues.leave(request.ticket)
             return Decision(Outcome.ADMITTED)
+
+    def _refused(self, request: Request, rooms: Sequence[Room]) -> Decision | None:
+        now = self.clock()
+        ranks = {room.budget.key: self.queues.rank(request, room.budget.key, now) for room in rooms}
+        refusing = [r for r in rooms if tickets.keeps_out(request, r, ranks[r.budget.key])]
+        if not refusing:
+            return None
+        keys = [room.budget.key for room in refusing]
+        if request.ticket and tickets.may_queue(request, refusing):
+            self.queues.join(request.ticket, keys, now)
+        return Decision(Outcome.REFUSED, tuple(refusing), rank=max(ranks[key] for key in keys))
+
+    def leave(self, ticket: UUID) -> None:
+        with self._lock:
+            self.queues.leave(ticket)
 
     def settle(self, settlement: Settlement) -> Outcome:
         with self._lock:

@@ -11,7 +11,7 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from token_allowance.limits import Budget
-from token_allowance.stores import adjustments, base, ledger
+from token_allowance.stores import adjustments, base, ledger, tickets
 from token_allowance.stores.base import (
     Adjusted,
     Decision,
@@ -23,7 +23,7 @@ from token_allowance.stores.base import (
     Settlement,
 )
 
-RESERVE = """SELECT status, marks, used, reserved
+RESERVE = """SELECT status, marks, used, reserved, rank
     FROM token_allowance_reserve_v1(%s::jsonb, %s::jsonb)"""
 SETTLE = "SELECT token_allowance_settle_v1(%s::bigint[], %s::jsonb)"
 EXTEND = """SELECT status, marks, used, reserved FROM token_allowance_extend_v1(
@@ -46,10 +46,14 @@ def reserve(connection: BaseDatabaseWrapper, request: Request) -> Decision | lis
         "fresh": _array([base.fresh(b) for b in budgets]),
         "lease_ms": _milliseconds(request),
     }
-    status, marks, used, reserved = _one(connection, RESERVE, [json.dumps(call), json.dumps(row)])
+    if request.ticket:
+        call |= {"ticket": str(request.ticket), "number": tickets.number(request.ticket)}
+    status, marks, used, reserved, rank = _one(
+        connection, RESERVE, [json.dumps(call), json.dumps(row)]
+    )
     if status == "seed":
         return [budgets[mark - 1] for mark in marks]
-    return _decision(request, status, marks, used, reserved)
+    return _decision(request, status, marks, used, reserved, rank)
 
 
 def settle(connection: BaseDatabaseWrapper, settlement: Settlement) -> Outcome:
@@ -139,9 +143,14 @@ def _milliseconds(request: Request) -> int:
 
 
 def _decision(
-    request: Request, status: str, marks: list[int], used: list[int], reserved: list[int]
+    request: Request,
+    status: str,
+    marks: list[int],
+    used: list[int],
+    reserved: list[int],
+    rank: int = 0,
 ) -> Decision:
     if status != "refused":
         return Decision(Outcome(status))
     rooms = (Room(request.budgets[m - 1], used[m - 1], reserved[m - 1]) for m in marks)
-    return Decision(Outcome.REFUSED, tuple(rooms))
+    return Decision(Outcome.REFUSED, tuple(rooms), rank)

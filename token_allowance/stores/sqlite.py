@@ -17,7 +17,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from token_allowance import keys
 from token_allowance.limits import NOTHING, Amounts, Budget, Unit
-from token_allowance.stores import adjustments, base, ledger, slices
+from token_allowance.stores import adjustments, base, ledger, slices, tickets
 from token_allowance.stores.base import (
     Adjusted,
     Decision,
@@ -45,15 +45,17 @@ def reserve(connection: BaseDatabaseWrapper, request: Request) -> Decision | lis
     with _transaction(connection), connection.cursor() as cursor:
         if _known(cursor, request.row):
             return Decision(Outcome.REPEAT)
-        if _version(cursor) != request.version:
+        version, waiting = _version(cursor)
+        if version != request.version:
             return Decision(Outcome.STALE)
         rooms, unseeded = _look(cursor, request.budgets)
         if unseeded:
             return unseeded
+        if refused := tickets.refused(connection, cursor, request, rooms, waiting):
+            return refused
+        if waiting and request.ticket:
+            cursor.execute(tickets.LEAVE, [request.ticket.hex])
         tight = [room for room in rooms if _exceeds(request, room)]
-        refusing = tuple(room for room in tight if request.hard(room.budget))
-        if refusing:
-            return Decision(Outcome.REFUSED, refusing)
         for budget in request.budgets:
             _hold(cursor, budget, request.need(budget))
         row = {**request.row, "holds": base.holds(request), "expires_at": _lease(request)}
@@ -115,8 +117,10 @@ def extend(connection: BaseDatabaseWrapper, request: Request, deferred_id: str |
 
 
 def expire(connection: BaseDatabaseWrapper, now: dt.datetime, charge: bool, most: int) -> int:
-    due_at = connection.ops.adapt_datetimefield_value(dt.datetime.now(dt.UTC))
+    moment = dt.datetime.now(dt.UTC)
+    due_at = connection.ops.adapt_datetimefield_value(moment)
     with _transaction(connection), connection.cursor() as cursor:
+        tickets.sweep(connection, cursor, moment)
         cursor.execute(
             f"SELECT id FROM {TABLE} WHERE state = 'reserved' AND expires_at < %s "
             "ORDER BY expires_at LIMIT %s",
@@ -169,9 +173,14 @@ def _known(cursor: Any, row: Row) -> bool:
     return cursor.fetchone() is not None
 
 
-def _version(cursor: Any) -> int:
-    cursor.execute("SELECT coalesce(sum(number), 0) FROM token_allowance_policyversion")
-    return int(cursor.fetchone()[0])
+def _version(cursor: Any) -> tuple[int, bool]:
+    """The policy's version, and whether anybody waits for room."""
+    cursor.execute(
+        "SELECT coalesce(sum(number), 0), EXISTS (SELECT 1 FROM token_allowance_ticket) "
+        "FROM token_allowance_policyversion"
+    )
+    version, waiting = cursor.fetchone()
+    return int(version), bool(waiting)
 
 
 def _look(cursor: Any, budgets: Any) -> tuple[list[Room], list[Budget]]:
