@@ -21,7 +21,7 @@ from token_allowance.models import Limit, Price, Reservation
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.M | re.S)
-PYTHON = [code for language, code in BLOCKS if language == "python"]
+*PYTHON, REDIS_BLOCK = [code for language, code in BLOCKS if language == "python"]
 SETTINGS_BLOCK, BILLING_BLOCK = PYTHON[1], PYTHON[2]
 
 
@@ -52,6 +52,15 @@ def test_the_settings_block_is_valid() -> None:
     for app in settings["INSTALLED_APPS"]:
         __import__(app)
     assert settings["MIDDLEWARE"][-1].startswith("token_allowance.middleware.")
+
+
+def test_the_settings_block_for_redis_is_valid() -> None:
+    settings: dict[str, Any] = {}
+    exec(REDIS_BLOCK, settings)
+    chosen = settings["TOKEN_ALLOWANCE"]
+    assert conf.problems(chosen) == []
+    store = conf.imported(chosen["STORE"]["BACKEND"])(**chosen["STORE"]["OPTIONS"])
+    assert store.shared
 
 
 def test_the_attribution_example_names_who_pays() -> None:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from django.db import DEFAULT_DB_ALIAS
 
+from token_allowance.conf import ConfigurationError
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.limits import Budget
 from token_allowance.stores import base, ledger
@@ -52,6 +53,10 @@ class RedisStore(base.Store):
     can_wait = True
 
     def __init__(self, **options: Any) -> None:
+        if unknown := [name for name in options if name not in OPTIONS]:
+            raise ConfigurationError(
+                f"RedisStore has no option {unknown[0]!r}; it has {', '.join(OPTIONS)}."
+            )
         self.alias = options.get("ALIAS", DEFAULT_DB_ALIAS)
         self.prefix = options.get("PREFIX", DEFAULT_PREFIX)
         self.wire = Wire(options)
