@@ -210,6 +210,7 @@ class Lab:
         """The ledger in order of dispatch, once no row is open and there are ``count`` of them."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while True:
+            conf.store().drain()
             rows = list(Reservation.objects.using(self.using).order_by("created_at"))
             is_open = any(row.state == "reserved" and not row.deferred_id for row in rows)
             if not is_open and (count is None or len(rows) == count):

@@ -53,7 +53,9 @@ for i = 1, n do
   end
 end
 
+-- Every key is read before the first write: a script that fails half-way is not undone (protocol 9).
 local id = string.sub(KEYS[3], -36)
+local before = redis.call('ZSCORE', KEYS[4 + 2 * n], id)
 local event = redis.call('XADD', KEYS[5 + 2 * n], '*', 'i', id, 's', 'x', 'd', ARGV[5])
 redis.call('SET', KEYS[3], ARGV[3])
 for i = 1, n do
@@ -69,7 +71,6 @@ for i = 1, n do
   end
 end
 local lease = string.match(event, '^%d+') + ARGV[4]
-local before = redis.call('ZSCORE', KEYS[4 + 2 * n], id)
 if not before or tonumber(before) < lease then
   redis.call('ZADD', KEYS[4 + 2 * n], lease, id)
 end

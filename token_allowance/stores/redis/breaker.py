@@ -23,6 +23,11 @@ class Breaker:
     def open(self) -> bool:
         return self._failures >= FAILURES
 
+    @property
+    def doubtful(self) -> bool:
+        """Has it failed a moment ago, and not answered since?"""
+        return self._failures > 0 and self._clock() < self._until
+
     def allows(self) -> bool:
         if not self.open:
             return True

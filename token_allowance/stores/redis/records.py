@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import logging
 from uuid import UUID
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from token_allowance.exceptions import StoreUnavailable
 from token_allowance.stores import ledger
 from token_allowance.stores.base import Row
+from token_allowance.stores.connections import run
 
+logger = logging.getLogger("token_allowance")
 OUTBOX = "token_allowance_outbox"
 OPEN = (
     "id", "tenant", "idempotency_key", "holds", "expires_at", "reserved_micros", "reserved_tokens",
@@ -41,6 +45,17 @@ def open_rows(connection: BaseDatabaseWrapper) -> list[Row]:
         row["holds"] = json.loads(row["holds"]) if isinstance(row["holds"], str) else row["holds"]
         row["expires_at"] = _aware(row["expires_at"])
     return found
+
+
+def used_before(alias: str, row: Row) -> bool:
+    """Has the ledger this idempotency key? Redis remembers it only for a week."""
+    wanted = {"tenant": row["tenant"], "idempotency_key": row["idempotency_key"]}
+    try:
+        found = run(alias, lambda connection: ledger.find(connection, wanted))
+    except StoreUnavailable:
+        logger.warning("token_allowance: an idempotency key is looked for in Redis only")
+        return False
+    return found is not None
 
 
 def _aware(moment: dt.datetime | str) -> dt.datetime:

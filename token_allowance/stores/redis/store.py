@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import time
 from collections import OrderedDict, deque
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from token_allowance.stores.redis import (
     ends,
     pending,
     questions,
+    records,
     recovery,
     seeding,
     swift,
@@ -35,7 +35,6 @@ from token_allowance.stores.redis.holds import Holds
 from token_allowance.stores.redis.scripts import script
 from token_allowance.stores.redis.wire import Wire
 
-logger = logging.getLogger("token_allowance")
 DEFAULT_PREFIX = "token_allowance"
 EVENTS_MOST = 5_000_000  # that the ledger has not taken over; above it nothing is reserved
 REMEMBERED = 100_000  # reservations of this process
@@ -78,12 +77,11 @@ class RedisStore(base.Store):
             if getattr(error, "sent", getattr(error.__cause__, "sent", False)):
                 self.owe(request)
             raise
-        if self._owed:
-            self._pay()
+        self._pay()
         return decision
 
     def _reserve(self, request: Request, holds: Holds) -> Decision:
-        if request.row["idempotency_key"] and self._used_before(request.row):
+        if request.row["idempotency_key"] and records.used_before(self.alias, request.row):
             return Decision(Outcome.REPEAT)
         words = "q" if request.ticket else ""
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -131,14 +129,12 @@ class RedisStore(base.Store):
             self.wire.execute("HDEL", names.queue_of(key), str(ticket))
 
     def owe(self, request: Request) -> None:
-        """It may be held without our knowledge: release it with the next call (protocol 9)."""
-        self._owed.append(ends.unheard(request))
+        self._owed.append(ends.unheard(request))  # released with the next call (protocol 9)
 
     def settle(self, settlement: Settlement) -> Outcome:
         if self.wire.breaker.doubtful and pending.keep(self.alias, settlement):
             return Outcome.KEPT  # the answer is there: nobody waits for another timeout
-        if self._owed:
-            self._pay()
+        self._pay()
         try:
             outcome = ends.settle(self, settlement)
         except StoreUnavailable:
@@ -277,16 +273,6 @@ class RedisStore(base.Store):
         key = holds.entries[refused[0] - 1][0]
         budget = next(b for b in request.budgets if b.held_in == key)
         return seeding.dated(self, [Room(budget, int(refused[1]), int(refused[2]))])
-
-    def _used_before(self, row: Row) -> bool:
-        """Has the ledger this idempotency key? Redis remembers it only for a week."""
-        wanted = {"tenant": row["tenant"], "idempotency_key": row["idempotency_key"]}
-        try:
-            found = run(self.alias, lambda connection: ledger.find(connection, wanted))
-        except StoreUnavailable:
-            logger.warning("token_allowance: an idempotency key is looked for in Redis only")
-            return False
-        return found is not None
 
     def _pay(self) -> None:
         """Release what was reserved without a word, as far as the server lets us."""

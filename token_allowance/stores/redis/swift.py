@@ -36,7 +36,11 @@ async def reserve(store: RedisStore, request: Request) -> Decision | None:
     holds = held.of_budgets(request.budgets, request.amounts)
     names = store.asking.names
     asked = questions.reserve(names, request, holds, "", store.fresh, store.events_most)
-    answer = await store.swift.ask(asked)
+    try:
+        answer = await store.swift.ask(asked)
+    except BaseException:  # cancelled: it may be held all the same
+        store.owe(request)
+        raise
     if answer is None or answer[0] != b"admitted":
         return None
     store.remember(request.id, holds)

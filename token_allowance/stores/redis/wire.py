@@ -138,9 +138,12 @@ class Wire:
         return answer
 
     def _persist(self, command: tuple[Any, ...]) -> Answer:
-        """Ask until there is an answer: elsewhere if told so, again if that can help."""
+        """Ask until there is an answer: elsewhere if told so, again if that can help.
+
+        An error has ``sent`` if some server may have run the command all the same.
+        """
         deadline = time.monotonic() + RETRY_SECONDS
-        tried = 0
+        tried, sent = 0, False
         while True:
             kept = bool(self._idle)
             try:
@@ -154,13 +157,16 @@ class Wire:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(PAUSE_SECONDS)
-            except TimeoutError:
+            except TimeoutError as error:
                 self._next_place()
+                error.sent = sent or getattr(error, "sent", False)  # type: ignore[attr-defined]
                 raise
-            except (ConnectionError, OSError, ReadOnlyError):
+            except (ConnectionError, OSError, ReadOnlyError) as error:
                 # A kept connection can have died long ago; and every script may be repeated.
                 tried += not kept
+                sent = sent or getattr(error, "sent", False)
                 if tried and not self._next_place(tried):
+                    error.sent = sent  # type: ignore[union-attr]
                     raise
                 self.close()
 
@@ -174,8 +180,9 @@ class Wire:
         except ResponseError:
             self._idle.append(link)
             raise
-        except BaseException:
+        except BaseException as error:
             link.close()
+            error.sent = True  # type: ignore[attr-defined]
             raise
         if link.address == self._at:
             self._idle.append(link)
