@@ -17,6 +17,7 @@ from django.db import DatabaseError, OperationalError, connections
 from tests.stores import NAMES, budget, charge
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.stores import connections as own_connections
+from token_allowance.stores import statements
 from token_allowance.stores.connections import OwnConnections, run
 from token_allowance.stores.database import DatabaseStore
 
@@ -226,3 +227,39 @@ def test_no_thread_keeps_a_connection_of_djangos_after_using_a_store(database: s
 
     with ThreadPoolExecutor(1) as thread:
         assert thread.submit(work).result() == []
+
+
+@only_postgresql
+def test_what_a_pooler_has_forgotten_is_sent_unprepared_from_then_on(database: str) -> None:
+    pool = own_connections.own(database)
+    sent: list[bool] = []
+
+    def forgotten_once(connection: Any) -> int:
+        sent.append(pool.prepares)
+        if pool.prepares:
+            statements.one(connection, "EXECUTE never_prepared", [])
+        return int(statements.one(connection, "SELECT %s::int", [7])[0])
+
+    try:
+        assert run(database, forgotten_once) == 7
+        assert sent == [True, False]
+        assert pool.run(lambda connection: raw(connection).prepare_threshold) is None
+    finally:
+        pool.prepares = True
+        pool.close()
+
+
+@only_postgresql
+def test_a_statement_that_the_host_watches_goes_through_its_cursor(pool: OwnConnections) -> None:
+    seen: list[str] = []
+
+    def note(execute: Any, sql: str, *rest: Any) -> Any:
+        seen.append(sql)
+        return execute(sql, *rest)
+
+    def watched(connection: Any) -> int:
+        with connection.execute_wrapper(note):
+            return int(statements.one(connection, "SELECT %s::int", [7])[0])
+
+    assert pool.run(watched) == 7
+    assert seen == ["SELECT %s::int"]

@@ -24,6 +24,8 @@ from token_allowance.exceptions import StoreUnavailable
 
 T = TypeVar("T")
 RETRIED = ("40P01", "40001")  # deadlock, serialization failure: the whole operation is repeated
+#: A pooler before the server does not keep statements, or a migration has changed what they return.
+FORGOTTEN = ("26000", "42P05", "0A000")
 TRIES = 5
 MOST = {"sqlite": 1}  # one writer at a time: waiting in the process is fairer than in the file
 TAKE_SECONDS = 30
@@ -41,7 +43,11 @@ def run(alias: str, operation: Callable[[BaseDatabaseWrapper], T]) -> T:
             joined = testcase_connection(alias) or open_transaction(alias)
             return operation(joined) if joined else own(alias).run(operation)
         except Error as error:
-            if getattr(error.__cause__, "sqlstate", None) in RETRIED and tries_left:
+            state = getattr(error.__cause__, "sqlstate", None)
+            if state in FORGOTTEN and tries_left and own(alias).prepares:
+                own(alias).forget()
+                continue
+            if state in RETRIED and tries_left:
                 continue
             raise StoreUnavailable(
                 f"The budget store's database failed: {type(error).__name__}. "
@@ -86,6 +92,7 @@ class OwnConnections:
     def __init__(self, alias: str, *, most: int) -> None:
         self.alias = alias
         self.most = most
+        self.prepares = True  # may statements be prepared, where the host does not say?
         self._begin()
 
     def _begin(self) -> None:
@@ -159,6 +166,9 @@ class OwnConnections:
         )
         for option in ("pool", "isolation_level"):
             settings["OPTIONS"].pop(option, None)
+        if original.vendor == "postgresql" and cast(Any, original).Database.__name__ == "psycopg":
+            pooled = not self.prepares or settings.get("DISABLE_SERVER_SIDE_CURSORS")
+            settings["OPTIONS"].setdefault("prepare_threshold", None if pooled else 5)
         connection = type(original)(settings, self.alias)
         connection.inc_thread_sharing()
         if connection.vendor == "sqlite":
@@ -182,6 +192,11 @@ class OwnConnections:
             and not connection.errors_occurred
             and not connection.in_atomic_block
         )
+
+    def forget(self) -> None:
+        """From now on prepare nothing: what was prepared is not there when it is needed."""
+        self.prepares = False
+        self.close()
 
     def close(self) -> None:
         """Close the connections nobody has borrowed."""

@@ -22,6 +22,7 @@ from token_allowance.stores.base import (
     Row,
     Settlement,
 )
+from token_allowance.stores.statements import one
 
 RESERVE = """SELECT status, marks, used, reserved, rank
     FROM token_allowance_reserve_v1(%s::jsonb, %s::jsonb)"""
@@ -48,7 +49,7 @@ def reserve(connection: BaseDatabaseWrapper, request: Request) -> Decision | lis
     }
     if request.ticket:
         call |= {"ticket": str(request.ticket), "number": tickets.number(request.ticket)}
-    status, marks, used, reserved, rank = _one(
+    status, marks, used, reserved, rank = one(
         connection, RESERVE, [json.dumps(call), json.dumps(row)]
     )
     if status == "seed":
@@ -59,12 +60,12 @@ def reserve(connection: BaseDatabaseWrapper, request: Request) -> Decision | lis
 def settle(connection: BaseDatabaseWrapper, settlement: Settlement) -> Outcome:
     actual = settlement.actual
     amounts = _array([actual.cost_micros or 0, actual.tokens, actual.calls])
-    return Outcome(_one(connection, SETTLE, [amounts, json.dumps(settlement.row)])[0])
+    return Outcome(one(connection, SETTLE, [amounts, json.dumps(settlement.row)])[0])
 
 
 def extend(connection: BaseDatabaseWrapper, request: Request, deferred_id: str | None) -> Decision:
     budgets = request.budgets
-    status, marks, used, reserved = _one(
+    status, marks, used, reserved = one(
         connection,
         EXTEND,
         [
@@ -85,7 +86,7 @@ def extend(connection: BaseDatabaseWrapper, request: Request, deferred_id: str |
 
 
 def expire(connection: BaseDatabaseWrapper, now: dt.datetime, charge: bool, most: int) -> int:
-    return int(_one(connection, EXPIRE, [most, charge, now])[0])
+    return int(one(connection, EXPIRE, [most, charge, now])[0])
 
 
 def seed(connection: BaseDatabaseWrapper, budget: Budget, again: bool) -> Drift:
@@ -119,13 +120,6 @@ def _transaction(connection: BaseDatabaseWrapper) -> Any:
         if not connection.in_atomic_block
         else (transaction.atomic(connection.alias))
     )
-
-
-def _one(connection: BaseDatabaseWrapper, sql: str, values: list[Any]) -> tuple[Any, ...]:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, values)
-        row: tuple[Any, ...] = cursor.fetchone()
-        return row
 
 
 def _array(values: Sequence[object]) -> str:
