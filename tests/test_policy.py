@@ -178,3 +178,19 @@ def test_an_inactive_tenant_makes_no_calls(alias: str) -> None:
     Tenant.objects.using(alias).create(key="acme", is_active=False)
     with pytest.raises(SwitchEngaged, match="not active"):
         planned()
+
+
+def test_budgets_are_remembered_until_the_first_of_them_changes_by_itself(alias: str) -> None:
+    limit(alias, tenant="*", window="day")
+    limit(alias, user="*", window="rolling", rolling_seconds=86_400)
+    limit(alias, window="total", expires_at=NOW + dt.timedelta(minutes=30))
+    known = policy.confirmed()
+    moments = [NOW, *(NOW + dt.timedelta(minutes=m) for m in (23, 24, 29, 30, 720))]
+    seen = [known.opened(ANA, "gpt-5-mini", moment) for moment in moments]
+    assert seen[1] is seen[0]  # the slice of the rolling window ends after 24 minutes
+    assert seen[2] is not seen[0]
+    assert seen[3] is seen[2]
+    assert [len(opened.budgets) for opened in seen] == [3, 3, 3, 3, 2, 2]
+    assert seen[4].until == NOW + dt.timedelta(minutes=48)
+    assert {b.window.start for b in seen[5].budgets} >= {NOW + dt.timedelta(hours=12)}
+    assert known.opened(ANA, "gpt-5-mini", NOW).budgets == seen[0].budgets  # a clock went back

@@ -29,6 +29,7 @@ def new_id() -> UUID:
 
 def begun(id: UUID, plan: Plan, trace_id: str, created_at: dt.datetime, run_path: str = "") -> Row:
     """The row of a call that is in flight."""
+    moment = created_at.isoformat()
     return {
         "id": str(id),
         "idempotency_key": plan.attempt.idempotency_key,
@@ -57,9 +58,9 @@ def begun(id: UUID, plan: Plan, trace_id: str, created_at: dt.datetime, run_path
         "holds": [
             [b.held_in, b.limit.unit.value, plan.amounts.of(b.limit.unit)] for b in plan.budgets
         ],
-        "created_at": created_at.isoformat(),
+        "created_at": moment,
         "settled_at": None,
-        "expires_at": created_at.isoformat(),
+        "expires_at": moment,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, cast
@@ -17,7 +17,8 @@ from token_allowance.windows import ALWAYS, Span, Window, span
 
 EACH = "*"
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-DIMENSIONS = ("tenant", "user", "session", "feature", "model")
+STATED = ("tenant", "user", "session", "feature")
+DIMENSIONS = (*STATED, "model")
 RUN = "run_path"
 IDENTIFIER_LENGTH = 200
 
@@ -71,15 +72,12 @@ class Attribution:
 
     def merged(self, over: Mapping[str, object]) -> Attribution:
         """This attribution with every value of ``over`` that is given (not None) put over it."""
-        known = {
-            field.name: checked_identifier(field.name, value)
-            for field in fields(self)
-            if (value := over.get(field.name)) not in (None, "")
-        }
+        given = [(name, over.get(name)) for name in STATED]
+        known = {n: checked_identifier(n, value) for n, value in given if value not in (None, "")}
         return Attribution(**{**self.as_dict(), **known}) if known else self
 
     def as_dict(self) -> dict[str, str]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return dict(zip(STATED, (self.tenant, self.user, self.session, self.feature), strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

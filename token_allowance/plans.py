@@ -12,7 +12,7 @@ from token_allowance.contexts import NO_CONTEXT, Context
 from token_allowance.estimate.maxima import max_output_tokens
 from token_allowance.estimate.references import Reference
 from token_allowance.exceptions import SwitchEngaged, Unattributed, UnknownModel
-from token_allowance.limits import Amounts, Attribution, Budget, Unit, apply, checked_identifier
+from token_allowance.limits import Amounts, Attribution, Budget, Unit, checked_identifier
 from token_allowance.money import MAX_MICROS
 from token_allowance.policy import Policy, PriceRows
 from token_allowance.pricing import Cost, ModelPrice, cost
@@ -101,10 +101,8 @@ def plan(
     flags = ["unmetered_admission"] if unmetered else []
     if check_switches(attribution, model, policy, now, observe=observe):
         flags.append("would_refuse")
-    budgets, missing = apply(
-        policy.limits_for(attribution), attribution, model=model, plan=tenant.plan, now=now
-    )
-    if check_attribution(attribution, missing, observe=observe):
+    opened = policy.opened(attribution, model, now)
+    if check_attribution(attribution, opened.missing, observe=observe):
         flags.append("unattributed")
     if attempt.context.unknown:
         flags.append("context_unknown")
@@ -112,7 +110,7 @@ def plan(
     price = find_price(attempt, prices, estimate, attempt.service_tier, now)
     if price is None or price.source == "fallback":
         flags.append("unpriced")
-    if price is None and not observe and _cost_matters(budgets, runs):
+    if price is None and not observe and _cost_matters(opened.budgets, runs):
         raise _unknown(attempt)
     priced = cost(estimate, price) if price else None
     return Plan(
@@ -125,7 +123,7 @@ def plan(
         estimate=estimate,
         amounts=amounts(estimate, priced),
         exact=priced.exact if priced else None,
-        budgets=(*caps(runs), *budgets),
+        budgets=(*caps(runs), *opened.budgets),
         observe=observe,
         flags=tuple(flags),
     )
@@ -218,7 +216,7 @@ def check_attribution(attribution: Attribution, missing: frozenset[str], *, obse
     )
 
 
-def _cost_matters(budgets: list[Budget], runs: tuple[Run, ...]) -> bool:
+def _cost_matters(budgets: tuple[Budget, ...], runs: tuple[Run, ...]) -> bool:
     limited = any(b.limit.unit is Unit.COST and b.enforced and not b.limit.observe for b in budgets)
     return limited or any(run.max_cost_micros is not None for run in runs)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, TypeVar
@@ -17,19 +17,21 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 
-from token_allowance import conf, pricing, rules
-from token_allowance.limits import EACH, Attribution, Limit
+from token_allowance import conf, pricing, rolling, rules
+from token_allowance.limits import EACH, Attribution, Budget, Limit, apply
 from token_allowance.names import family, name_candidates
 from token_allowance.pricing import RATES, ModelPrice
 from token_allowance.stores.connections import run
 
 T = TypeVar("T")
+NEVER = dt.datetime.max.replace(tzinfo=dt.UTC)
 VERSION = "SELECT coalesce(sum(number), 0) FROM token_allowance_policyversion"
 PRICE_COLUMNS = (
     "id", "provider", "model", *RATES, "min_input_tokens", "service_tier", "effective_from",
     "source",
 )  # fmt: skip
 REMEMBERED = 20_000  # entries of one cache; it is emptied when full
+OPENED = 2_000  # kinds of calls whose budgets are remembered; emptied when full
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +74,23 @@ class PriceRows:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The budgets of all calls that are alike, while no window and no limit begins or ends."""
+
+    since: dt.datetime
+    until: dt.datetime
+    budgets: tuple[Budget, ...]
+    missing: frozenset[str]  # the dimensions that some limit misses on them
+
+
 class Policy:
     """One version of everything decided, loaded in parts when a call first needs them."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
         self._caches: dict[str, dict[Hashable, Any]] = {}
+        self._opened: dict[Hashable, Opened] = {}
         self.version: int = self._run(_version)  # read first: rows may be newer, never older
         self.generic = self._run(rules.generic)
         self.has_specific: bool = self._run(rules.has_specific)
@@ -96,6 +109,19 @@ class Policy:
         names = rules.PEOPLE if self.has_specific or self.has_increases else ("tenant",)
         people = tuple(getattr(attribution, name) for name in names)
         return self._remember("limits", people, lambda: self._limits(attribution))
+
+    def opened(self, attribution: Attribution, model: str, now: dt.datetime) -> Opened:
+        """The budgets that a call of this moment is counted in; ``model`` is its name in limits."""
+        key = (attribution, model)
+        found = self._opened.get(key)
+        if found is None or not found.since <= now < found.until:
+            limits, plan = self.limits_for(attribution), self.tenant(attribution.tenant).plan
+            budgets, missing = apply(limits, attribution, model=model, plan=plan, now=now)
+            found = Opened(now, _until(limits, budgets, now), tuple(budgets), missing)
+            if len(self._opened) >= OPENED:
+                self._opened.clear()
+            self._opened[key] = found
+        return found
 
     def tenant(self, key: str) -> TenantFacts:
         if not key:
@@ -158,6 +184,17 @@ def _for_tenant(limit: Limit, facts: TenantFacts, default_zone: str) -> Limit:
     since = max(limit.tracked_since, facts.tracked_since) if follows else limit.tracked_since
     zone = limit.time_zone or own_zone or default_zone
     return replace(limit, time_zone=zone, tracked_since=since)
+
+
+def _until(limits: Iterable[Limit], budgets: Iterable[Budget], now: dt.datetime) -> dt.datetime:
+    """Until when these are the budgets: a window, a slice, a limit or an increase ends then."""
+    ends = [b.window.end for b in budgets if b.slice is None]
+    ends += [
+        rolling.start(b.limit.rolling_seconds, b.slice + 1) for b in budgets if b.slice is not None
+    ]
+    for limit in limits:
+        ends += [limit.expires_at, *(increase.until for increase in limit.increases)]
+    return min((end for end in ends if end is not None and end > now), default=NEVER)
 
 
 class _Current:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from decimal import ROUND_UP, Context, Decimal, Inexact, InvalidOperation
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
 from token_allowance.money import ceil_micros
-from token_allowance.usage import Usage
+from token_allowance.usage import NAMES, UNITS, Usage
 
 # Wide enough for any count times any price that ModelPrice admits; it fails rather than rounds.
 _EXACT: Final = Context(prec=200, traps=[Inexact, InvalidOperation])
@@ -33,6 +34,11 @@ RATES: Final = (
     "output_image_mtok", "web_search_thousand", "file_search_thousand", "request_thousand",
     "image_each", "audio_hour", "character_million", "page_thousand",
 )  # fmt: skip
+#: Most calls use nothing but text: one look at all the rest spares the sums of each.
+_units: Final = attrgetter(*UNITS)
+_subsets: Final = attrgetter(
+    *(n for n in NAMES if n not in (*UNITS, "input_tokens", "output_tokens", "reasoning_tokens"))
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +77,7 @@ class ModelPrice:
     effective_from: datetime | None = None
     source: str = ""
     id: int | None = None
+    _written: dict[str, Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in RATES:
@@ -81,11 +88,13 @@ class ModelPrice:
             raise ValueError(f"min_input_tokens must not be negative, got {self.min_input_tokens}")
         if self.effective_from is not None and self.effective_from.utcoffset() is None:
             raise ValueError("effective_from needs a time zone")
+        values = ((f.name, getattr(self, f.name)) for f in fields(self) if f.init)
+        written = {name: _plain(value) for name, value in values if value is not None}
+        object.__setattr__(self, "_written", written)
 
     def as_dict(self) -> dict[str, Any]:
         """What is not None, for JSON: prices as text, the date in ISO 8601."""
-        values = ((f.name, getattr(self, f.name)) for f in fields(self))
-        return {name: _plain(value) for name, value in values if value is not None}
+        return self._written.copy()
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Self:
@@ -137,19 +146,15 @@ class Cost:
     """Exact micro-dollars of one call by kind; kinds that cost nothing are left out (case C26)."""
 
     parts: dict[str, Decimal]
+    exact: Decimal = field(init=False, compare=False)  # the sum of the parts, unrounded
+    micros: int = field(init=False, compare=False)  # what is charged: the sum, rounded up once
 
-    @property
-    def exact(self) -> Decimal:
-        """The sum of the parts, unrounded."""
+    def __post_init__(self) -> None:
         total = _ZERO
         for part in self.parts.values():
             total = _EXACT.add(total, part)
-        return total
-
-    @property
-    def micros(self) -> int:
-        """What is charged: the sum, rounded up once."""
-        return ceil_micros(self.exact)
+        object.__setattr__(self, "exact", total)
+        object.__setattr__(self, "micros", ceil_micros(total))
 
     def __add__(self, other: Cost) -> Cost:
         parts = dict(self.parts)
@@ -177,6 +182,8 @@ def parts(usage: Usage, price: ModelPrice) -> list[Part]:
 
 
 def _fees(usage: Usage, price: ModelPrice, paid_output: bool) -> list[Part]:
+    if price.request_thousand is None and not any(_units(usage)):
+        return []
     counted = {
         "web_search_thousand": usage.web_searches,
         "file_search_thousand": usage.file_searches,
@@ -206,7 +213,7 @@ def unpriced(usage: Usage, price: ModelPrice) -> list[str]:
                           ("file_searches", "file_search_thousand"))
         if getattr(usage, name) and getattr(price, fee) is None
     ]  # fmt: skip
-    if any(part.rate for part in parts(usage, price)):
+    if not any(_units(usage)) or any(part.rate for part in parts(usage, price)):
         return missing
     for name, fee in (("images", "image_each"), ("audio_seconds", "audio_hour"),
                       ("characters", "character_million"), ("pages", "page_thousand")):  # fmt: skip
@@ -216,6 +223,11 @@ def unpriced(usage: Usage, price: ModelPrice) -> list[str]:
 
 
 def _tokens(usage: Usage, price: ModelPrice) -> tuple[tuple[str, int, Decimal], ...]:
+    if not any(_subsets(usage)):
+        return (
+            ("input", usage.input_tokens, price.input_mtok),
+            ("output", usage.output_tokens, price.output_mtok),
+        )
     read = min(usage.cache_read_tokens, usage.input_tokens)
     heard = min(usage.cache_read_audio_tokens, read)
     written = min(usage.cache_write_tokens, usage.input_tokens - read)

@@ -7,6 +7,7 @@ ESTIMATE["model_max_output_tokens"] goes before this table. A model that is not 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 _MAX_OUTPUT_TOKENS: Final = {
@@ -38,6 +39,11 @@ def max_output_tokens(model: str, declared: Mapping[str, int | None] | None = No
     """
     if declared and model in declared:
         return declared[model]
+    return _published(model)
+
+
+@lru_cache(maxsize=1024)
+def _published(model: str) -> int | None:
     own = model.rpartition("/")[2]  # a router puts the provider before it
     found = max(filter(own.startswith, _MAX_OUTPUT_TOKENS), key=len, default="")
     return _MAX_OUTPUT_TOKENS[found] if found else None
