@@ -33,10 +33,10 @@ for i = 1, n do
     got[3 + 2 * i] = got[2 + 2 * i]
   end
 end
-redis.call('DEL', KEYS[3])
+redis.call('XLEN', KEYS[5 + 2 * n])
+redis.call('ZREM', leases, id)  -- Redis runs it at maxmemory too, and so all after it (protocol 8)
 redis.call('XADD', KEYS[5 + 2 * n], '*', 'i', id, 's', 'e', 'd', ARGV[4])
 redis.call('SET', KEYS[3], ARGV[3] .. string.sub(R, 2), 'PX', ARGV[5])
-redis.call('ZREM', leases, id)
 for i = 1, n do
   local u, r, held = KEYS[2 + 2 * i], KEYS[3 + 2 * i], ARGV[6 + i]
   if got[2 + 2 * i] and got[3 + 2 * i] and held ~= '0' then

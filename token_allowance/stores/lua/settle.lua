@@ -49,11 +49,12 @@ for i = 1, n do
 end
 base = base + extra
 
--- The first write is one that Redis runs at maxmemory too, and so do all after it (protocol 8).
-redis.call('DEL', KEYS[3])
+-- The first write is one that Redis runs at maxmemory too, and so do all after it (protocol 8). It
+-- fails, as XLEN does, before anything has moved if its key is of another type (protocol 9).
+redis.call('XLEN', KEYS[5 + 2 * n])
+redis.call('ZREM', KEYS[4 + 2 * n], string.sub(KEYS[3], -36))
 redis.call('XADD', KEYS[5 + 2 * n], '*', 'i', string.sub(KEYS[3], -36), 's', released and 'v' or 's', 'd', ARGV[5])
 redis.call('SET', KEYS[3], final, 'PX', ARGV[10])
-redis.call('ZREM', KEYS[4 + 2 * n], string.sub(KEYS[3], -36))
 local idem = KEYS[6 + 2 * n]
 if released and idem ~= KEYS[3] and redis.call('GET', idem) == string.sub(KEYS[3], -36) then
   redis.call('DEL', idem)
