@@ -55,6 +55,10 @@ def reserve(
     return script("reserve"), keys, arguments
 
 
+def due(names: Names, most: int) -> Question:
+    return script("due"), [names.marker, names.leases], [MARKER, most]
+
+
 def look(names: Names) -> Question:
     return script("look"), [names.marker], [MARKER]
 

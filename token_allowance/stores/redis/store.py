@@ -32,7 +32,6 @@ from token_allowance.stores.redis import (
 from token_allowance.stores.redis import holds as held
 from token_allowance.stores.redis.asking import PATIENCE_SECONDS, Asking
 from token_allowance.stores.redis.holds import Holds
-from token_allowance.stores.redis.scripts import script
 from token_allowance.stores.redis.wire import Wire
 
 DEFAULT_PREFIX = "token_allowance"
@@ -169,7 +168,7 @@ class RedisStore(base.Store):
         return Decision(Outcome.GONE)
 
     def expire(self, now: dt.datetime, *, charge: bool, most: int = 500) -> int:
-        ids = self.wire.call(script("due"), [self.asking.names.leases], [most])
+        _, *ids = self.asking.ask(questions.due, most)
         return sum(ends.expire(self, id.decode(), now, charge=charge) for id in ids)
 
     def usage(self, budgets: Sequence[Budget]) -> list[Room]:
