@@ -50,18 +50,22 @@ class Gate:
     def renew(self) -> None:
         while not self._done.wait(RENEW_SECONDS):
             with suppress(StoreUnavailable):
-                self._set(LEASE_MILLISECONDS)
+                self.keep()
 
     def open(self) -> None:
         self._done.set()
         with suppress(StoreUnavailable):
-            self._set(0)
+            self._set(0, "keep")
 
     def take(self) -> bool:
-        return bool(self._set(LEASE_MILLISECONDS))
+        return bool(self._set(LEASE_MILLISECONDS, "take"))
 
-    def _set(self, milliseconds: int) -> Any:
-        return self._wire.call(script("gate"), [self._name], [self._token, milliseconds])
+    def keep(self) -> bool:
+        """Renew the lease; False if the gate was lost."""
+        return bool(self._set(LEASE_MILLISECONDS, "keep"))
+
+    def _set(self, milliseconds: int, how: str) -> Any:
+        return self._wire.call(script("gate"), [self._name], [self._token, milliseconds, how])
 
 
 @contextmanager
