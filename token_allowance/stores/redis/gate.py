@@ -55,7 +55,7 @@ class Gate:
     def open(self) -> None:
         self._done.set()
         with suppress(StoreUnavailable):
-            self._set(0, "keep")
+            self._set(0, "open")
 
     def take(self) -> bool:
         return bool(self._set(LEASE_MILLISECONDS, "take"))
