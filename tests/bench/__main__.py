@@ -23,7 +23,7 @@ def main() -> None:
     number, seconds = (40, 0.3) if asked.quick else (200, 2.0)
     most_rows = (10_000 if asked.quick else 1_000_000) if asked.rows is None else asked.rows
     began = perf_counter()
-    progress("starting PostgreSQL and a provider")
+    progress("starting PostgreSQL, Redis and a provider")
     with stage() as provider:
         show_latency(provider, number)
         show_pairs(seconds)
@@ -39,6 +39,11 @@ def show_latency(provider: ProviderProcess, number: int) -> None:
         list(latency.rows(provider, number)),
     )
     show(
+        f"A commit of a few bytes, milliseconds ({number} times)",
+        ["store", "median", "1 in 20 above"],
+        list(latency.commits(number)),
+    )
+    show(
         f"Refusal through the OpenAI SDK, milliseconds ({number} times)",
         ["store", "median", "1 in 20 above"],
         list(latency.refusals(provider, number)),
@@ -48,13 +53,18 @@ def show_latency(provider: ProviderProcess, number: int) -> None:
 def show_pairs(seconds: float) -> None:
     show(
         "Pairs of reserve and settle per second, four budgets",
-        ["store", "threads", "pairs/s", "empty transactions/s", "ratio"],
+        ["store", "callers", "pairs/s", "per CPU second", "beside", "per second", "ratio"],
         list(pairs.rows(seconds)),
     )
     show("SQL statements per metered call", ["store", "statements"], list(pairs.statements()))
 
 
 def show_ledger(sizes: Sequence[int], number: int) -> None:
+    show(
+        "Taking over into the ledger",
+        ["store", "calls", "events", "ledger rows/s"],
+        list(ledger.drained(50 * number)),
+    )
     show(
         f"Milliseconds by rows in the ledger, four budgets (medians of {number}, one caller)",
         ["store", "rows", "reserve", "1 in 20 above", "settle", "counters lost", "bytes a row"],

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -14,8 +15,9 @@ from openai import AsyncOpenAI, OpenAI
 
 from project.provider import ProviderProcess
 from tests.bench.figures import milliseconds, progress, worst_milliseconds
-from tests.bench.stage import ANTHROPIC_MODEL, FULL, OPENAI_MODEL, STORES, using
+from tests.bench.stage import ANTHROPIC_MODEL, DURABLE, FULL, OPENAI_MODEL, RELAXED, STORES, using
 
+COMMITTED = "SELECT pg_logical_emit_message(true, 'bench', '.')"  # the least that is written
 MESSAGES = [{"role": "user", "content": "Say hello."}]
 WARM_UP = 10
 Pairs = list[tuple[float, float]]  # seconds without and with metering
@@ -54,6 +56,19 @@ def refusals(provider: ProviderProcess, number: int) -> Iterator[list[str]]:
                 call = chat(allowance.meter(client))
                 taken = [_refused(call) for _ in range(WARM_UP + number)][WARM_UP:]
                 yield [store, milliseconds(taken), worst_milliseconds(taken)]
+
+
+def commits(number: int) -> Iterator[list[str]]:
+    """How long the disk takes: a transaction that writes a few bytes, awaited and not."""
+    from token_allowance import conf
+    from token_allowance.stores import statements
+
+    for store in (DURABLE, RELAXED):
+        with using(store):
+            run = conf.store().run
+            write = partial(run, lambda connection: statements.one(connection, COMMITTED, []))
+            taken = [_timed(write) for _ in range(WARM_UP + number)][WARM_UP:]
+            yield [store, milliseconds(taken), worst_milliseconds(taken)]
 
 
 @contextmanager

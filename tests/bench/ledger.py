@@ -9,10 +9,10 @@ from typing import Any
 
 from tests.bench.figures import milliseconds, progress, worst_milliseconds
 from tests.bench.pairs import hold, pair
-from tests.bench.stage import STORES, using
+from tests.bench.stage import using
 
 USED = 80, 70  # tokens in and out
-WARM_UP = 20
+STORES = ("PostgreSQL", "SQLite", "Redis")  # those with a ledger
 
 FILL = {
     "postgresql": (
@@ -34,7 +34,7 @@ def rows(sizes: Sequence[int], number: int) -> Iterator[list[str]]:
     """One row per database and size: the medians of ``number`` calls by one caller."""
     from token_allowance import conf
 
-    for store in [name for name in STORES if name != "memory"]:
+    for store in STORES:
         with using(store):
             alias = conf.store().alias
             for size in sizes:
@@ -59,9 +59,12 @@ def _grow(alias: str, size: int) -> float:
 
     from token_allowance.models import Counter, Reservation
 
+    _settled_everywhere()
     for model in (Counter, Reservation):
         model.objects.using(alias).all().delete()
+    _forget(alias)
     pair()
+    _settled_everywhere()
     began = perf_counter()
     connection = connections[alias]
     table = Reservation._meta.db_table
@@ -91,12 +94,44 @@ def _times(number: int) -> tuple[list[float], list[float]]:
 
 def _lost(alias: str) -> float:
     """Seconds of the first call after all its counters were lost: they are summed up anew."""
-    from token_allowance.models import Counter
-
-    Counter.objects.using(alias).all().delete()
+    _settled_everywhere()
+    _forget(alias)
     seconds, call = _timed(hold)
     call.release()
     return seconds
+
+
+def _settled_everywhere() -> None:
+    """A store that writes the ledger later does it now."""
+    from token_allowance import conf
+
+    conf.store().drain()
+
+
+def _forget(alias: str) -> None:
+    """Lose all counters; as a new process, which has nothing to tell Redis again."""
+    from token_allowance import conf
+    from token_allowance.models import Counter
+
+    Counter.objects.using(alias).all().delete()
+    if wire := getattr(conf.store(), "wire", None):
+        wire.execute("FLUSHDB")
+        wire.close()
+        conf.store.cache_clear()
+
+
+def drained(number: int) -> Iterator[list[str]]:
+    """How fast the ledger takes over what Redis has decided."""
+    from token_allowance import conf
+
+    with using("Redis"):
+        conf.store().drain()
+        for _ in range(number):
+            pair()
+        seconds, events = _timed(conf.store().drain)
+        if events != 2 * number:
+            raise AssertionError(f"{events} events of {number} calls: somebody else drains")
+        yield ["Redis", f"{number:,}", f"{events:,}", f"{number / seconds:,.0f}"]
 
 
 def _timed(work: Callable[[], Any]) -> tuple[float, Any]:

@@ -1,11 +1,13 @@
-"""Pairs of reserve and settle per second with four budgets, beside an empty transaction."""
+"""Pairs of reserve and settle per second with four budgets, beside the least a store can do."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha1
 from threading import Barrier
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 from tests.bench.figures import progress
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from token_allowance.reservations import Reservation
 
 THREADS = (1, 16)
+TASKS = 100
 
 
 def rows(seconds: float) -> Iterator[list[str]]:
@@ -23,17 +26,17 @@ def rows(seconds: float) -> Iterator[list[str]]:
 
     for store in STORES:
         with using(store):
-            empty = _empty_transaction(conf.store())
             for threads in THREADS:
-                pairs = per_second(pair, threads, seconds)
-                empties = per_second(empty, threads, seconds / 2) if empty else None
-                yield [
-                    store,
-                    str(threads),
-                    f"{pairs:,.0f}",
-                    f"{empties:,.0f}" if empties else "-",
-                    f"{pairs / empties:.2f}" if empties else "-",
-                ]
+                pairs, of_cpu = per_second(pair, threads, seconds)
+                own = [store, f"{threads} threads", f"{pairs:,.0f}", f"{of_cpu:,.0f}"]
+                for name, work in _least(conf.store()):
+                    least, _ = per_second(work, threads, seconds / 2)
+                    yield [*own, name, f"{least:,.0f}", f"{pairs / least:.2f}"]
+                    own = ["", "", "", ""]
+                if own[0]:
+                    yield [*own, "-", "-", "-"]
+            pairs, of_cpu = asyncio.run(_tasks(seconds))
+            yield [store, f"{TASKS} tasks", f"{pairs:,.0f}", f"{of_cpu:,.0f}", "-", "-", "-"]
         progress(f"pairs on {store} are counted")
 
 
@@ -79,7 +82,9 @@ def statements() -> Iterator[list[str]]:
             yield [store, str(len(sent))]
 
 
-def per_second(work: Callable[[], Any], threads: int, seconds: float) -> float:
+def per_second(work: Callable[[], Any], threads: int, seconds: float) -> tuple[float, float]:
+    """How often in a second, and in a second of this process's processor time."""
+
     start = Barrier(threads + 1)
 
     def repeat() -> int:
@@ -94,19 +99,56 @@ def per_second(work: Callable[[], Any], threads: int, seconds: float) -> float:
     with ThreadPoolExecutor(threads) as pool:
         running = [pool.submit(repeat) for _ in range(threads)]
         start.wait()
-        began = perf_counter()
+        began, used = perf_counter(), process_time()
         total = sum(one.result() for one in running)
-    return total / (perf_counter() - began)
+    return total / (perf_counter() - began), total / (process_time() - used)
 
 
-def _empty_transaction(store: Any) -> Callable[[], Any] | None:
-    """The least that the store's own connections can do: begin one that may write, and commit."""
+async def _tasks(seconds: float) -> tuple[float, float]:
+    """The same by tasks of one event loop, which leave the store to threads."""
+    from token_allowance import threads
+    from token_allowance.usage import Usage
+
+    used = Usage(input_tokens=90, output_tokens=80)
+    end = perf_counter() + seconds
+
+    async def repeat() -> int:
+        done = 0
+        while perf_counter() < end:
+            call = await threads.acall(hold)
+            await threads.acall(call.settle, used)
+            done += 1
+        return done
+
+    began, cpu = perf_counter(), process_time()
+    total = sum(await asyncio.gather(*(repeat() for _ in range(TASKS))))
+    return total / (perf_counter() - began), total / (process_time() - cpu)
+
+
+def _least(store: Any) -> list[tuple[str, Callable[[], Any]]]:
+    """The least that the store's own connections can do: an empty transaction, or an empty script
+    and no script at all."""
+    if hasattr(store, "wire"):
+        empty = _empty_script()
+        return [
+            ("empty script", lambda: store.wire.call(empty, [], [])),
+            ("PING", lambda: store.wire.execute("PING")),
+        ]
     if not hasattr(store, "run"):
-        return None
+        return []
 
     def begin_and_commit(connection: Any) -> None:
         with connection.cursor() as cursor:
             cursor.execute("BEGIN IMMEDIATE" if connection.vendor == "sqlite" else "BEGIN")
             cursor.execute("COMMIT")
 
-    return lambda: store.run(begin_and_commit)
+    return [("empty transaction", lambda: store.run(begin_and_commit))]
+
+
+def _empty_script() -> Any:
+    from token_allowance.stores.redis.scripts import Script
+
+    empty = Script.__new__(Script)
+    empty.name, empty.source = "empty", b"return 1"
+    empty.sha = sha1(empty.source, usedforsecurity=False).hexdigest().encode()
+    return empty

@@ -1,4 +1,4 @@
-"""The servers and the Django that are measured: a private PostgreSQL, a SQLite file, a provider."""
+"""The servers and the Django that are measured: PostgreSQL, SQLite, Redis, and a provider."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 from project.provider import FIXED_COST, ProviderProcess
 from tests import servers
@@ -16,9 +17,14 @@ OPENAI_MODEL = "gpt-5-mini"
 ANTHROPIC_MODEL = "claude-sonnet-5"
 FULL = "a feature that may make no call"
 PLENTY = 10**15
-STORES = {
-    "PostgreSQL": ("database.DatabaseStore", {"alias": "default"}),
+DURABLE = "PostgreSQL"
+RELAXED = "PostgreSQL, commits not awaited"  # what metering costs beside the disk
+DURABLY = ("-c", "fsync=on", "-c", "synchronous_commit=on", "-c", "full_page_writes=on")
+STORES: dict[str, tuple[str, dict[str, Any]]] = {
+    DURABLE: ("database.DatabaseStore", {"alias": "default"}),
+    RELAXED: ("database.DatabaseStore", {"alias": "relaxed"}),
     "SQLite": ("database.DatabaseStore", {"alias": "sqlite"}),
+    "Redis": ("redis.RedisStore", {}),
     "memory": ("memory.MemoryStore", {}),
 }
 
@@ -28,8 +34,11 @@ def stage() -> Iterator[ProviderProcess]:
     """Everything is up inside the block; the provider answers at once, at a fixed cost."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="allowance-bench-")))
-        postgres = servers.Postgres()
+        postgres = servers.Postgres(*DURABLY)
         stack.callback(postgres.stop)
+        redis = servers.Redis()
+        stack.callback(redis.stop)
+        STORES["Redis"][1]["URL"] = redis.url
         _begin_django(postgres.url, folder)
         stack.callback(_close_connections)
         provider = stack.enter_context(ProviderProcess())
@@ -58,6 +67,10 @@ def _begin_django(url: str, folder: Path) -> None:
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": folder / "sqlite3",
         "OPTIONS": {"timeout": 5},
+    }
+    settings.DATABASES["relaxed"] = {
+        **settings.DATABASES["default"],
+        "OPTIONS": {"options": "-c synchronous_commit=off"},
     }
     django.setup()
     from django.core.management import call_command
@@ -88,5 +101,5 @@ def _close_connections() -> None:
     from token_allowance.stores.connections import own
 
     connections.close_all()
-    for alias in ("default", "sqlite"):
+    for alias in ("default", "relaxed", "sqlite"):
         own(alias).close()
