@@ -8,8 +8,13 @@ from django.db import connections
 from django.test import override_settings
 
 from token_allowance import checks
+from token_allowance.stores.memory import MemoryStore
 
 MEMORY = {"BACKEND": "token_allowance.stores.memory.MemoryStore"}
+
+
+class HurriedStore(MemoryStore):
+    can_wait = False
 
 
 def ids(**settings: Any) -> list[str]:
@@ -34,6 +39,11 @@ def test_the_demo_project_has_nothing_to_report() -> None:
         ({"REQUEST_CAPS": {"max_call": 5}}, "did you mean 'max_calls'"),
         ({"REQUEST_CAPS": {"max_cost": "NaN"}}, "max_cost"),
         ({"RESERVATION_SECONDS": 0}, "above 0"),
+        ({"WAIT_SECONDS": -1}, "0 or more"),
+        ({"WAIT_SECONDS": "5"}, "0 or more"),
+        ({"WAIT_SECONDS": True}, "0 or more"),
+        ({"WAIT_SECONDS": float("nan")}, "0 or more"),
+        ({"WAIT_SECONDS": float("inf")}, "0 or more"),
         ({"TIME_ZONE": "Berlin"}, "Europe/Berlin"),
         ({"UNKNOWN_MODEL": "fallback"}, "FALLBACK_PRICE"),
         ({"FALLBACK_PRICE": {"input_mtok": "5"}}, "no price"),
@@ -68,7 +78,9 @@ def test_a_store_that_cannot_be_made_is_an_error() -> None:
 
 
 def test_waiting_on_a_store_that_cannot_is_an_error() -> None:
-    assert "allowance.E004" in ids(TOKEN_ALLOWANCE={"WAIT_SECONDS": 5})
+    assert "allowance.E004" not in ids(TOKEN_ALLOWANCE={"WAIT_SECONDS": 5})
+    store = {"BACKEND": "tests.test_checks.HurriedStore"}
+    assert "allowance.E004" in ids(TOKEN_ALLOWANCE={"WAIT_SECONDS": 5, "STORE": store})
 
 
 def test_a_missing_and_a_misplaced_middleware_are_warned_about() -> None:

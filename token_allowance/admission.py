@@ -21,7 +21,6 @@ from token_allowance.exceptions import StoreUnavailable
 from token_allowance.limits import NOTHING, Attribution, Budget, Limit, apply
 from token_allowance.plans import check_attribution, check_switches
 from token_allowance.refusals import exceeded
-from token_allowance.reservations import admits_without_store
 from token_allowance.stores.base import Request, Room
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -178,7 +177,7 @@ def _admit_if_known(charge: Charge, attribution: Attribution, model: str) -> Non
     try:
         _admit(charge, attribution, model)
     except StoreUnavailable:
-        if not admits_without_store():
+        if not conf.current().admits_without_store:
             raise
 
 

@@ -23,6 +23,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 NAMES = ("tenant", "user", "session", "feature")
 
 
+class Holder(Protocol):
+    """A call that is under way: how much it holds in a budget, by the budget's key."""
+
+    def holds(self, key: str) -> int: ...
+
+
 class Source(Protocol):
     """Where an attribution that nobody stated comes from: a request."""
 
@@ -40,6 +46,7 @@ class Charge:
     runs: tuple[Run, ...] = ()
     trace_id: str = ""
     job: Job | None = None
+    holders: tuple[Holder, ...] = field(default=(), repr=False)  # the calls it is made in
     covered: bool = False  # a call already reserved here is under way: do not meter it twice (C52)
     outer: Charge | None = field(default=None, repr=False)
     owner: object = field(default=None, repr=False)  # the block that made it current

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any
 
-from token_allowance import conf, settlements, threads
+from token_allowance import conf, settlements, threads, waiting
 from token_allowance.attribution import Charge, charge_to
 from token_allowance.exceptions import ReservationError
 from token_allowance.limits import checked_identifier
@@ -119,7 +120,8 @@ class call:
 
     def _begin(self, charge: Charge, reservation: Reservation) -> call:
         self._reservation = reservation
-        self._charge_to.enter(replace(charge, covered=True))
+        holders = (*charge.holders, reservation)
+        self._charge_to.enter(replace(charge, covered=True, holders=holders))
         return self
 
     def _end(self, error: BaseException | None) -> None:
@@ -138,7 +140,8 @@ class call:
 
     def __enter__(self) -> call:
         charge = self._charge_to.charge()
-        made = threads.call(reserve, self.attempt, charge.attribution(), charge)
+        once = partial(reserve, self.attempt, charge.attribution(), charge)
+        made = threads.call(waiting.reserve, once)
         return self._begin(charge, made)
 
     def __exit__(
@@ -153,9 +156,7 @@ class call:
     async def __aenter__(self) -> call:
         charge = self._charge_to.charge()
         attribution = await charge.aattribution()
-        made = await threads.acall(
-            reserve, self.attempt, attribution, charge, abandoned=Reservation.abandon
-        )
+        made = await waiting.areserve(partial(reserve, self.attempt, attribution, charge))
         return self._begin(charge, made)
 
     async def __aexit__(

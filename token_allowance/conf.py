@@ -44,7 +44,7 @@ class Settings:
     UNATTRIBUTED: str | None = None  # "refuse" | "charge"; None: refuse if a limit looks at it
     RESERVATION_SECONDS: int = 600  # how long a hold lasts when nothing is heard of the call
     ON_EXPIRE: str = "release"  # or "charge"
-    WAIT_SECONDS: float = 0  # for stores that can wait for room
+    WAIT_SECONDS: float = 0  # how long a call waits for room that only calls in flight hold
     TIME_ZONE: str | None = None  # of windows; default: settings.TIME_ZONE
     EXCEEDED_STATUS: int = 429  # or 402
     # callable(dimension, value) -> name, (name, URL) or None: what staff see beside a key
@@ -53,6 +53,12 @@ class Settings:
     @property
     def zone_name(self) -> str:
         return self.TIME_ZONE or django_settings.TIME_ZONE or "UTC"
+
+    @property
+    def admits_without_store(self) -> bool:
+        if self.ON_STORE_ERROR is None:
+            return self.MODE == "observe"
+        return self.ON_STORE_ERROR == "admit"
 
     @property
     def output_tokens(self) -> int:
@@ -144,6 +150,9 @@ def problems(given: Mapping[str, Any]) -> list[str]:
         ]
     if not _positive(given.get("RESERVATION_SECONDS", 600)):
         found.append(f"{NAME}['RESERVATION_SECONDS'] must be a number above 0.")
+    wait = given.get("WAIT_SECONDS", 0)
+    if not (wait == 0 or _positive(wait)) or isinstance(wait, bool) or wait == float("inf"):
+        found.append(f"{NAME}['WAIT_SECONDS'] must be a number, 0 or more.")
     found += _estimate_problems(given.get("ESTIMATE"))
     for key in CALLABLES:
         value = given.get(key)

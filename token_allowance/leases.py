@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable
 
 from token_allowance import conf, metrics
+from token_allowance.stores.base import Room
 
 AT_ONCE = 500
 MOST_ROUNDS = 200  # what is left then waits for the next time
@@ -22,3 +24,8 @@ def expire(now: dt.datetime, most_rounds: int = MOST_ROUNDS) -> int:
     if total:
         metrics.count(metrics.CALLS_EXPIRED, total)
     return total
+
+
+def expire_due(rooms: Iterable[Room], now: dt.datetime) -> bool:
+    """Before a refusal, end leases that have run out: the dead must not block (case C46)."""
+    return any(room.reserved for room in rooms) and expire(now, 1) > 0

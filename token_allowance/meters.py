@@ -22,6 +22,7 @@ from token_allowance.providers.endpoints import Endpoint, Unmetered, host_provid
 from token_allowance.providers.forms import FORM, form
 from token_allowance.reservations import Reservation, reserve
 from token_allowance.runs import Job, Run
+from token_allowance.waiting import Place
 
 logger = logging.getLogger("token_allowance")
 MODEL_IN_PATH = re.compile(r"/(?:deployments|models)/([^/:]+)[/:]")  # Azure's, Google's
@@ -108,11 +109,17 @@ class Meter:
             body=None if with_usage is None else json.dumps(with_usage).encode(),
         )
 
-    def reserve(self, call: ModelCall, charge: Charge, attribution: Attribution) -> Reservation:
+    def reserve(
+        self,
+        call: ModelCall,
+        charge: Charge,
+        attribution: Attribution,
+        place: Place | None = None,
+    ) -> Reservation:
         attempt = call.attempt
         if attempt.references:
             attempt = replace(attempt, context=contexts.context(attempt.references))
-        return reserve(attempt, attribution, charge)
+        return reserve(attempt, attribution, charge, place)
 
     def over(self, other: Meter) -> Meter:
         """This meter put over one that the client already had: metered once, not twice."""

@@ -26,9 +26,10 @@ from token_allowance.limits import NOTHING, Amounts, Attribution
 from token_allowance.money import MAX_MICROS
 from token_allowance.plans import UNKNOWN_VERSION, Attempt, Plan, blind, plan
 from token_allowance.pricing import cost
-from token_allowance.refusals import exceeded
-from token_allowance.stores.base import Outcome, Request, Room, Row, Settlement, Store, holds
+from token_allowance.refusals import refused
+from token_allowance.stores.base import Outcome, Request, Row, Settlement, Store, holds
 from token_allowance.usage import Usage
+from token_allowance.waiting import Place
 
 logger = logging.getLogger("token_allowance")
 NO_USAGE = Usage()
@@ -79,7 +80,15 @@ class Reservation:
         self.id, self.row = UUID(row["id"]), row
         return True
 
-    def request(self, amounts: Amounts, lease_seconds: float, now: dt.datetime) -> Request:
+    def holds(self, key: str) -> int:
+        """What it still holds in the budget with this key, in its unit."""
+        if self._finished or self.repeated:
+            return 0
+        return sum(self.amounts.of(b.limit.unit) for b in self.budgets if b.key == key)
+
+    def request(
+        self, amounts: Amounts, lease_seconds: float, now: dt.datetime, ticket: UUID | None = None
+    ) -> Request:
         return Request(
             id=self.id,
             version=self.plan.version,
@@ -89,6 +98,7 @@ class Reservation:
             row=self.row,
             now=now,
             observe=self.plan.observe,
+            ticket=ticket,
         )
 
     def settle(self, usage: Usage, *, request_id: str = "") -> None:
@@ -154,7 +164,7 @@ class Reservation:
         try:
             decision = conf.store().extend(request, deferred_id=deferred_id)
             if decision.outcome is Outcome.REFUSED:
-                raise exceeded(request, decision.rooms, self.plan.attribution, self.charge.trace_id)
+                raise refused(request, decision, self.plan.attribution, self.charge)
             if decision.outcome is Outcome.GONE:
                 raise ReservationError("The reservation is final; it cannot be extended.")
         except BaseException:
@@ -211,35 +221,37 @@ class Reservation:
         runs.give_back(self.charge.runs, unused, 1 - actual.calls)
 
 
-def reserve(attempt: Attempt, attribution: Attribution, charge: Charge) -> Reservation:
+def reserve(
+    attempt: Attempt, attribution: Attribution, charge: Charge, place: Place | None = None
+) -> Reservation:
     """Hold what the attempt may need in every budget that applies, or raise an AllowanceError.
 
-    After it returns, the caller dispatches and finishes the reservation whatever happens.
+    After it returns, the caller dispatches and finishes the reservation whatever happens. With a
+    ``place`` in line it is one try of several, and raises Held if another may help.
     """
-    now = timezone.now()
     try:
-        return _reserve(attempt, attribution, charge, now)
+        return _reserve(attempt, attribution, charge, place)
     except StoreUnavailable:
-        if not admits_without_store():
+        if not conf.current().admits_without_store:
             raise
         logger.warning("token_allowance: the store is down; a call is admitted unmetered")
-        reservation = Reservation(blind(attempt, attribution), charge, now)
+        reservation = Reservation(blind(attempt, attribution), charge, timezone.now())
         reservation.take_from_runs(reservation.amounts)
         return reservation
 
 
 def _reserve(
-    attempt: Attempt, attribution: Attribution, charge: Charge, now: dt.datetime
+    attempt: Attempt, attribution: Attribution, charge: Charge, place: Place | None
 ) -> Reservation:
-    store: Store = conf.store()
+    store, now = conf.store(), timezone.now()
     decided = policy.current() if store.checks_version else policy.confirmed()
-    expired_before = False
+    ticket, expires = (None, True) if place is None else (place.ticket, place.looks_for_expired())
     for _ in range(TRIES):
         with runs.writing(charge.runs):
             planned, decided = _plan(attempt, attribution, charge, decided, now)
             reservation = Reservation(planned, charge, now)
             lease = conf.current().RESERVATION_SECONDS
-            request = reservation.request(reservation.amounts, lease, now)
+            request = reservation.request(reservation.amounts, lease, now, ticket)
             reservation.take_from_runs(reservation.amounts)
             try:
                 decision = store.reserve(request)
@@ -255,10 +267,10 @@ def _reserve(
             continue
         if decision.outcome is Outcome.STALE:
             decided = policy.reload(decided)
-        elif not expired_before and _expire_due(decision.rooms, now):
-            expired_before = True
+        elif expires and leases.expire_due(decision.rooms, now):
+            expires = False
         else:
-            raise exceeded(request, decision.rooms, attribution, charge.trace_id)
+            raise refused(request, decision, attribution, charge)
     raise StoreUnavailable("The limits are being changed faster than a call can be checked.")
 
 
@@ -286,15 +298,3 @@ def _plan(
         if confirmed is decided:
             raise
         return plan(attempt, attribution, charge.runs, confirmed, now), confirmed
-
-
-def _expire_due(rooms: Iterable[Room], now: dt.datetime) -> bool:
-    """Before a refusal, end leases that have run out: the dead must not block (case C46)."""
-    return any(room.reserved for room in rooms) and leases.expire(now, 1) > 0
-
-
-def admits_without_store() -> bool:
-    settings = conf.current()
-    if settings.ON_STORE_ERROR is None:
-        return settings.MODE == "observe"
-    return settings.ON_STORE_ERROR == "admit"

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import ModuleType
 from typing import Any
 
-from token_allowance import retrievals, threads
+from token_allowance import retrievals, threads, waiting
 from token_allowance.answers import Answer, Answering
 from token_allowance.attribution import Charge
 from token_allowance.exceptions import AllowanceError
@@ -124,7 +124,8 @@ def _sync_transport(hx: ModuleType) -> Any:
                 call = self.meter.model_call(endpoint, request, content) if endpoint else None
                 if call is None:
                     return _free(hx, self.inner, request, stream)
-                reservation = threads.call(self.meter.reserve, call, charge, charge.attribution())
+                once = partial(self.meter.reserve, call, charge, charge.attribution())
+                reservation = threads.call(waiting.reserve, once)
             except AllowanceError as error:
                 return refused(request, error)
             try:
@@ -206,9 +207,7 @@ def _async_transport(hx: ModuleType) -> Any:
 
         async def _reserve(self, call: ModelCall, charge: Charge) -> Reservation:
             attribution = await charge.aattribution()
-            return await threads.acall(
-                self.meter.reserve, call, charge, attribution, abandoned=Reservation.release
-            )
+            return await waiting.areserve(partial(self.meter.reserve, call, charge, attribution))
 
         async def aclose(self) -> None:
             await self.inner.aclose()
