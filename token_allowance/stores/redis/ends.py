@@ -41,6 +41,7 @@ def settle(store: RedisStore, settlement: Settlement) -> Outcome:
         elif word == "unknown":
             found = _of_ledger(store, row)
             if found is None:
+                holds = _listed(store, row)  # as the epoch has them that the answer came from
                 mode, row = UNSEEN, row | {"flags": sorted({*row["flags"], "late"})}
             elif found["state"] in ("settled", "released"):
                 return _again(store, found, row)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
+from collections.abc import Sequence
 from uuid import UUID
 
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -32,6 +33,19 @@ def begin_epoch(connection: BaseDatabaseWrapper, prefix: str, now: dt.datetime) 
             [prefix, opened],
         )
         return int(cursor.fetchone()[0])
+
+
+def final(connection: BaseDatabaseWrapper, ids: Sequence[UUID]) -> set[UUID]:
+    """Which of these calls have ended, as far as the ledger has heard."""
+    native = connection.features.has_native_uuid_field
+    marks = ", ".join(["%s"] * len(ids))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT id FROM {ledger.TABLE} WHERE id IN ({marks}) "
+            "AND state IN ('settled', 'released')",
+            [id if native else id.hex for id in ids],
+        )
+        return {UUID(str(id)) for (id,) in cursor.fetchall()}
 
 
 def open_rows(connection: BaseDatabaseWrapper) -> list[Row]:

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from token_allowance.limits import microseconds
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("token_allowance")
 PAUSE_SECONDS = 0.02
+CHUNK = 500
 
 
 def recover(store: RedisStore, *, whatever: bool = False) -> None:
@@ -72,11 +74,20 @@ def replay(store: RedisStore, settlements: Sequence[Settlement]) -> None:
     """Tell the server again what this process has told it lately; it may have lost it."""
 
     def again() -> None:
-        for settlement in settlements:
+        lost = 0
+        for start in range(0, len(settlements), CHUNK):
+            some = settlements[start : start + CHUNK]
             try:
-                store.settle(settlement)
-            except Exception:
-                logger.exception("token_allowance: a settlement could not be told again")
+                ids = [settlement.id for settlement in some]
+                final = run(store.alias, partial(records.final, ids=ids))
+                for settlement in some:
+                    if settlement.id not in final:
+                        store.settle(settlement)
+            except Exception as error:
+                lost += len(some)
+                logger.warning("token_allowance: settlements could not be told again: %s", error)
+        if lost:
+            logger.error("token_allowance: up to %d settlements may be lost; leases end them", lost)
 
     threading.Thread(target=again, name="token-allowance-replay", daemon=True).start()
 

@@ -172,6 +172,7 @@ class RedisStore(base.Store):
         return sum(ends.expire(self, id.decode(), now, charge=charge) for id in ids)
 
     def usage(self, budgets: Sequence[Budget]) -> list[Room]:
+        self.asking.ask(questions.look)
         return seeding.figures(self, budgets)
 
     def find(
@@ -184,9 +185,11 @@ class RedisStore(base.Store):
         return run(self.alias, lambda connection: ledger.find(connection, wanted))
 
     def rebuild(self, now: dt.datetime) -> list[Drift]:
+        self.asking.ask(questions.look)
         return seeding.rebuild(self, now)
 
     def adjust(self, budget: Budget, amount: int | None, row: Row) -> base.Adjusted:
+        self.asking.ask(questions.look)
         return seeding.adjust(self, budget, amount, row)
 
     def check(self) -> list[str]:
