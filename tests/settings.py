@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from project.settings import *  # noqa: F403
 from project.settings import DATABASES
@@ -55,3 +55,5 @@ DATABASES["sqlite"] = {
     },
     "TEST": {"NAME": str(FOLDER / "test_sqlite3"), "DEPENDENCIES": []},
 }
+
+TOKEN_ALLOWANCE: dict[str, Any] = {}

@@ -6,6 +6,8 @@ What reached the provider is the truth.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -42,17 +44,19 @@ def racers(provider, django_db_setup, django_db_blocker):
 
 
 @pytest.fixture(params=list(REPEATS))
-def kind(request) -> str:
-    return request.param
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
-def store(request, kind, settings, racers, django_db_blocker) -> dict[str, Any]:
+def store(request, kind, settings, racers) -> Iterator[dict[str, Any]]:
     """The STORE setting of each kind of server, with the price of the model in the database."""
     given = {} if kind == "redis" else {"URL": request.getfixturevalue(kind).url}
     with redis_stores.configured(**given) as configuration:
         settings.TOKEN_ALLOWANCE = configuration
-        Price.objects.create(provider="openai", model=MODEL, input_mtok=1, output_mtok=4)
+        Price.objects.create(
+            provider="openai", model=MODEL, input_mtok=Decimal(1), output_mtok=Decimal(4)
+        )
         yield configuration["STORE"]
         racers.rest("default")
 
