@@ -86,6 +86,19 @@ def hold_and_wait(tokens: int, count: int) -> None:
     time.sleep(MOST_SECONDS)
 
 
+def wait_in_line(tokens: int, seconds: float) -> None:
+    """Wait for room that others hold."""
+    from django.conf import settings
+    from django.test import override_settings
+
+    from tests.waiters import call
+
+    with override_settings(TOKEN_ALLOWANCE={**settings.TOKEN_ALLOWANCE, "WAIT_SECONDS": seconds}):
+        say(os.getpid())
+        with call(tokens):
+            time.sleep(MOST_SECONDS)
+
+
 def call_for_ever(seed: int) -> None:
     """Reserve, extend, settle and release at random; some calls are forgotten."""
     from tests.stores import hold

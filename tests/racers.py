@@ -40,12 +40,11 @@ class Racers:
         kind: str,
         callers: list[list[dict[str, Any]]],
         store: dict[str, Any] | None = None,
+        wait_seconds: float = 0,
     ) -> dict[str, int]:
         """Share the callers out among the processes and let all of them go at once."""
-        rounds = [
-            {"alias": alias, "kind": kind, "callers": callers[number::PROCESSES], "store": store}
-            for number in range(PROCESSES)
-        ]
+        task = {"alias": alias, "kind": kind, "store": store, "wait_seconds": wait_seconds}
+        rounds = [{**task, "callers": callers[number::PROCESSES]} for number in range(PROCESSES)]
         assert self._ask(rounds) == ["ready"] * PROCESSES
         for process in self.processes:
             self._write(process, "go")

@@ -126,7 +126,8 @@ def main() -> None:
         faulthandler.dump_traceback_later(ROUND_SECONDS, exit=True)
         task = json.loads(line)
         store = task.get("store") or {"BACKEND": STORE, "OPTIONS": {"alias": task["alias"]}}
-        with override_settings(TOKEN_ALLOWANCE={"STORE": store}):
+        chosen = {"STORE": store, "WAIT_SECONDS": task.get("wait_seconds", 0)}
+        with override_settings(TOKEN_ALLOWANCE=chosen):
             match task["kind"]:
                 case "chat":
                     say(racer.race(racer.chat, task["callers"]))

@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 from django.conf import LazySettings
-from django.conf import settings as configured
-from django.test import override_settings
 
 from tests.metering import cancelled, within
 from tests.stores import used
-from tests.waiters import aask, ask, asking, both, call, in_flight, stands, wait
+from tests.waiters import aask, admitted_at_once, ask, asking, both, call, in_flight, stands, wait
 from token_allowance import allowance, conf
 from token_allowance.exceptions import AllowanceExceeded, CapExceeded, SwitchEngaged, TooLarge
 from token_allowance.models import Limit
@@ -124,16 +122,6 @@ def test_a_cancelled_call_leaves_nothing_behind(limit: Limit, tries: list[Any]) 
     asked = len(tries)
     time.sleep(0.6)
     assert len(tries) == asked
-
-
-def admitted_at_once(tokens: int) -> bool:
-    """Would somebody who does not wait be let in, so that nobody stands in line?"""
-    with override_settings(TOKEN_ALLOWANCE={**getattr(configured, conf.NAME), "WAIT_SECONDS": 0}):
-        try:
-            ask(tokens)
-        except AllowanceExceeded:
-            return False
-    return True
 
 
 def test_a_call_cancelled_while_it_is_let_in_gives_its_hold_back(

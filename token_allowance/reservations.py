@@ -267,7 +267,7 @@ def _reserve(
             continue
         if decision.outcome is Outcome.STALE:
             decided = policy.reload(decided)
-        elif expires and leases.expire_due(decision.rooms, now):
+        elif expires and not decision.rank and leases.expire_due(decision.rooms, now):
             expires = False
         else:
             raise refused(request, decision, attribution, charge)

@@ -20,6 +20,7 @@ from token_allowance.stores.base import Store
 
 HEAD_SECONDS = 0.02  # between the tries of who is next
 STEP_SECONDS = 0.04  # more for each that stands before it
+BACKOFF = 0.05  # of what it has waited, if that is more
 MOST_SECONDS = 0.5
 JITTER = 0.25
 EXPIRY_SECONDS = 1.0  # between two looks for leases that have run out
@@ -79,7 +80,8 @@ class Place:
         left = self._seconds - waited
         if held.hopeless or left <= 0:
             raise held.refusal(waited)
-        delay = min(MOST_SECONDS, HEAD_SECONDS + STEP_SECONDS * held.rank)
+        delay = max(HEAD_SECONDS + STEP_SECONDS * held.rank, BACKOFF * waited)
+        delay = min(MOST_SECONDS, delay)
         return min(left, delay * random.uniform(1 - JITTER, 1 + JITTER))
 
     def leave(self) -> None:
@@ -102,7 +104,7 @@ def reserve(once: Callable[[Place | None], M]) -> M:
 
     It sleeps in the caller's thread, for at most WAIT_SECONDS.
     """
-    seconds = conf.current().WAIT_SECONDS
+    seconds = float(conf.current().WAIT_SECONDS)
     if not seconds or not conf.store().may_wait():
         return once(None)
     place = Place(conf.store(), seconds)
@@ -121,7 +123,7 @@ def reserve(once: Callable[[Place | None], M]) -> M:
 async def areserve(once: Callable[[Place | None], M]) -> M:
     """The same from a coroutine: only the tries use a thread. Cancelling it leaves nothing behind:
     a try that was admitted meanwhile is given back."""
-    seconds = conf.current().WAIT_SECONDS
+    seconds = float(conf.current().WAIT_SECONDS)
     if not seconds or not conf.store().can_wait:
         return await threads.acall(once, None, abandoned=_abandon)
     place = Place(conf.store(), seconds)
