@@ -10,6 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from tests import redis_stores
 from tests.redis_servers import redis_server
+from tests.stores import budget, charge
 from token_allowance.conf import ConfigurationError
 from token_allowance.stores.redis import RedisStore
 
@@ -47,6 +48,15 @@ def test_of_several_addresses_the_next_is_asked_when_one_is_dead(redis_server) -
     with redis_stores.fresh(URL=["redis://127.0.0.1:1/0", live.geturl()]) as store:
         assert store.wire.execute("PING") == b"PONG"
         assert store.wire.execute("PING") == b"PONG"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_the_ledger_has_taken_over_does_not_fill_the_stream() -> None:
+    with redis_stores.fresh(EVENTS_MOST=10) as store:
+        for _ in range(20):
+            charge(store, budget(amount=10**6), cost=1)
+            store.drain()
+        assert store.wire.execute("XLEN", store.asking.names.events) <= 5
 
 
 def test_what_is_wrong_with_a_server_is_said(redis_server) -> None:

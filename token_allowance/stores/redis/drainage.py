@@ -55,11 +55,15 @@ def behind_seconds(store: RedisStore) -> float:
 
 
 def trim(store: RedisStore) -> None:
-    """Drop the events that have been in the ledger for a while."""
+    """Drop the events that have been in the ledger for a while; at once if there are very many,
+    because all that the stream holds counts against EVENTS_MOST."""
+    events_name = store.asking.names.events
     mark = outbox.watermark(store.alias, store.prefix)
     oldest = int(mark.partition("-")[0]) - KEPT_MILLISECONDS
-    if oldest > 0:
-        store.wire.execute("XTRIM", store.asking.names.events, "MINID", "~", oldest)
+    if store.wire.execute("XLEN", events_name) > store.events_most // 2:
+        store.wire.execute("XTRIM", events_name, "MINID", mark)
+    elif oldest > 0:
+        store.wire.execute("XTRIM", events_name, "MINID", "~", oldest)
 
 
 def sweep(store: RedisStore) -> int:
