@@ -99,8 +99,8 @@ def test_the_proxy_passes_on_and_names_what_it_sees(proxy):
         with pytest.raises(redis.ResponseError):
             through.lpush("a", 1)
         gate = fault_proxy.script("gate")
-        assert through.eval(gate.source, 1, "g", "me", "5000") == 1
-        assert through.evalsha(gate.sha.decode(), 1, "g", "me", "0") == 1
+        assert through.eval(gate.source, 1, "g", "me", "5000", "take") == 1
+        assert through.evalsha(gate.sha.decode(), 1, "g", "me", "0", "open") == 1
     assert (proxy.count("set"), proxy.count("lpush"), proxy.count("gate")) == (1, 1, 2)
 
 

@@ -27,10 +27,10 @@ class Asking:
         self.names = Names(prefix, 0)
         self._meet = meet  # called with the marker that a server has, "" for none
 
-    def begin(self, epoch: int) -> None:
+    def begin(self, epoch: int, opened_at: int = 0) -> None:
         """Believe in this epoch from now on."""
         self.wire.epoch = epoch
-        self.names = Names(self.prefix, epoch)
+        self.names = Names(self.prefix, epoch, opened_at)
 
     def ask(self, question: Callable[..., Question], *given: Any) -> list[Any]:
         """The answer to ``question(names, *given)``, its first word as text.

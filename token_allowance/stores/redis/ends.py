@@ -19,7 +19,6 @@ from token_allowance.stores.redis.holds import Holds
 from token_allowance.stores.redis.names import Names
 from token_allowance.stores.redis.questions import document
 from token_allowance.stores.redis.scripts import script
-from token_allowance.stores.redis.wire import MARKER
 
 if TYPE_CHECKING:
     from token_allowance.stores.redis.store import RedisStore
@@ -86,7 +85,7 @@ def question(names: Names, settlement: Settlement, row: Row, holds: Holds, mode:
         row = row | {"idempotency_key": ""}
     else:
         state = f"S|{row['cost_micros']}|{row['input_tokens']}|{row['output_tokens']}"
-    arguments: list[Any] = [MARKER, holds.text, state, mode, document(row, holds), holds.units]
+    arguments: list[Any] = [names.epoch, holds.text, state, mode, document(row, holds), holds.units]
     arguments += [actual.cost_micros or 0, actual.tokens, actual.calls, REMEMBERED_MILLISECONDS]
     arguments += [*holds.amounts(), *holds.slices()]
     if mode == UNSEEN:
@@ -99,7 +98,7 @@ def question(names: Names, settlement: Settlement, row: Row, holds: Holds, mode:
 def _expire(names: Names, id: str, holds: Holds, event: str, charge: bool) -> Question:
     keys = [names.marker, names.gate, names.reservation(id), *holds.counters(names)]
     state = held.CHARGED if charge else held.EXPIRED
-    arguments = [MARKER, f"R|{holds.text}", state, event, EXPIRED_MILLISECONDS]
+    arguments = [names.epoch, f"R|{holds.text}", state, event, EXPIRED_MILLISECONDS]
     arguments += [holds.units, *holds.amounts(), *holds.slices()]
     return script("expire"), [*keys, names.leases, names.events], arguments
 

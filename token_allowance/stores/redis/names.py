@@ -18,12 +18,24 @@ CAP_MILLISECONDS = 30 * 86_400_000  # of a job's caps, from its beginning
 SHARDS = 64  # lists per window: one of a million fields would stop the server when it expires
 
 
-class Names:
-    """The key names of one store (``prefix``) in one epoch. What is of no epoch has no number."""
+class Epoch(int):
+    """As a script's first argument: it is meant for this epoch, and for the server it is sent to.
 
-    def __init__(self, prefix: str, epoch: int) -> None:
+    It goes with the keys of a question. Another thread may meet the next epoch while the question
+    is on its way: a script that believed in that one would move counters that nobody reads.
+    """
+
+
+class Names:
+    """The key names of one store (``prefix``) in one epoch. What is of no epoch has no number.
+
+    ``opened_at``, in microseconds since 1970, is when the epoch began.
+    """
+
+    def __init__(self, prefix: str, epoch: int, opened_at: int = 0) -> None:
         tag = f"{{{prefix}}}"
-        self.epoch = epoch
+        self.epoch = Epoch(epoch)
+        self.opened_at = opened_at
         self.marker = f"{tag}:m"
         self.version = f"{tag}:version"
         self.lease = f"{tag}:lease"

@@ -12,9 +12,8 @@ from token_allowance.stores.redis.asking import Question
 from token_allowance.stores.redis.holds import Holds, written
 from token_allowance.stores.redis.names import Names, lasts_milliseconds
 from token_allowance.stores.redis.scripts import script
-from token_allowance.stores.redis.wire import MARKER
 
-Fresh = Callable[[Budget], bool]  # is a missing counter of it zero, unless it was opened?
+Fresh = Callable[[Names, Budget], bool]  # is a missing counter zero, unless it was opened?
 LEFT_OUT: tuple[Any, ...] = (None, "", [])  # what a column of the ledger is by default
 NOTED = json.dumps(["would_refuse"])
 
@@ -30,7 +29,7 @@ def reserve(
         idem = names.idempotent(row["tenant"], row["idempotency_key"])
     keys = [*names.head, reservation, *holds.counters(names), names.leases, names.events, idem]
     arguments = [
-        MARKER,
+        names.epoch,
         request.version,
         words,
         f"R|{holds.text}",
@@ -49,18 +48,18 @@ def reserve(
     if "o" in words:
         keys += [names.opened(budget.key) for budget in budgets]
         for budget in budgets:
-            begins = "1" if fresh(budget) else "0"
+            begins = "1" if fresh(names, budget) else "0"
             lasts = lasts_milliseconds(budget, request.now)
             arguments += [begins, budget.key, budget.since, lasts]
     return script("reserve"), keys, arguments
 
 
 def due(names: Names, most: int) -> Question:
-    return script("due"), [names.marker, names.leases], [MARKER, most]
+    return script("due"), [names.marker, names.leases], [names.epoch, most]
 
 
 def look(names: Names) -> Question:
-    return script("look"), [names.marker], [MARKER]
+    return script("look"), [names.marker], [names.epoch]
 
 
 def extend(names: Names, request: Request, holds: Holds, deferred_id: str | None) -> Question:
@@ -76,7 +75,7 @@ def extend(names: Names, request: Request, holds: Holds, deferred_id: str | None
         "lease_ms": _milliseconds(request),
     }
     arguments = [
-        MARKER,
+        names.epoch,
         f"R|{holds.text}",
         f"R|{after.text}",
         _milliseconds(request),

@@ -66,8 +66,7 @@ def recover(store: RedisStore, *, whatever: bool = False) -> None:
 def adopt(store: RedisStore, epoch: int) -> None:
     """Believe in this epoch."""
     opened = store.wire.execute("GET", f"{Names(store.prefix, epoch).of_epoch}opened")
-    store.opened_at = int(opened or microseconds(dt.datetime.now(dt.UTC)))
-    store.asking.begin(epoch)
+    store.asking.begin(epoch, int(opened or microseconds(dt.datetime.now(dt.UTC))))
 
 
 def replay(store: RedisStore, settlements: Sequence[Settlement]) -> None:

@@ -192,8 +192,9 @@ def _counted(store: RedisStore, budget: Budget) -> Figures | None:
 
 
 def _begins_at_zero(store: RedisStore, budget: Budget) -> bool:
-    listed = store.wire.execute("HEXISTS", store.asking.names.opened(budget.key), budget.key)
-    return store.fresh(budget) and not listed
+    names = store.asking.names
+    listed = store.wire.execute("HEXISTS", names.opened(budget.key), budget.key)
+    return store.fresh(names, budget) and not listed
 
 
 def _spent(budget: Budget, found: Figures) -> Figures:

@@ -32,6 +32,7 @@ from token_allowance.stores.redis import (
 from token_allowance.stores.redis import holds as held
 from token_allowance.stores.redis.asking import PATIENCE_SECONDS, Asking
 from token_allowance.stores.redis.holds import Holds
+from token_allowance.stores.redis.names import Names
 from token_allowance.stores.redis.wire import Wire
 
 DEFAULT_PREFIX = "token_allowance"
@@ -60,7 +61,6 @@ class RedisStore(base.Store):
         self.wire = Wire(options)
         self.asking = Asking(self.wire, self.prefix, self.meet)
         self.swift = swift.Swift(self.wire)
-        self.opened_at = 0  # microseconds since 1970: when this epoch began
         self.events_most = int(options.get("EVENTS_MOST", EVENTS_MOST))
         self._queues: dict[UUID | None, list[str]] = {}  # where tickets of this process stand
         self._swept = 1  # the first epoch has nothing to sweep up
@@ -252,13 +252,14 @@ class RedisStore(base.Store):
         """The database is older than what was published from it: count everything anew."""
         recovery.recover(self, whatever=True)
 
-    def fresh(self, budget: Budget) -> bool:
+    @staticmethod
+    def fresh(names: Names, budget: Budget) -> bool:
         """Is a missing counter zero, unless one was opened? Only of windows of this epoch."""
         if budget.slice is not None:
             return False
         if budget.is_cap:
-            return budget.untouched and budget.since >= self.opened_at
-        since = max(budget.since, self.opened_at)
+            return budget.untouched and budget.since >= names.opened_at
+        since = max(budget.since, names.opened_at)
         start = budget.window.start
         return start is not None and base.began_after(start, since)
 

@@ -19,7 +19,8 @@ from token_allowance.stores.base import Decision, Outcome, Request, Settlement
 from token_allowance.stores.redis import ends, questions
 from token_allowance.stores.redis import holds as held
 from token_allowance.stores.redis.asking import Question
-from token_allowance.stores.redis.wire import MARKER, Wire
+from token_allowance.stores.redis.names import Epoch
+from token_allowance.stores.redis.wire import Wire
 
 if TYPE_CHECKING:
     from token_allowance.stores.redis.multiplexed import Multiplexed
@@ -78,8 +79,8 @@ class Swift:
             if link is None:
                 return None
             script, keys, arguments = question
-            if arguments and arguments[0] is MARKER:
-                arguments = [f"{self._wire.epoch}:{link.run}", *arguments[1:]]
+            if arguments and isinstance(arguments[0], Epoch):
+                arguments = [f"{arguments[0]}:{link.run}", *arguments[1:]]
             answer = await link.ask(("EVALSHA", script.sha, len(keys), *keys, *arguments))
         except (RedisError, OSError):
             return None

@@ -14,7 +14,6 @@ from token_allowance.stores.connections import run
 from token_allowance.stores.redis.asking import Question
 from token_allowance.stores.redis.names import Names
 from token_allowance.stores.redis.scripts import script
-from token_allowance.stores.redis.wire import MARKER
 
 if TYPE_CHECKING:
     from token_allowance.stores.redis.store import RedisStore
@@ -79,4 +78,4 @@ def _publish(store: RedisStore, version: int, began: int | str) -> list[Any]:
 
 def _published(names: Names, version: int, began: int | str) -> Question:
     keys = [names.marker, names.version, names.lease, names.hold]
-    return script("publish"), keys, [MARKER, version, began, LEASE_MILLISECONDS]
+    return script("publish"), keys, [names.epoch, version, began, LEASE_MILLISECONDS]

@@ -31,13 +31,13 @@ from redis.exceptions import (
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.stores.redis import place
 from token_allowance.stores.redis.breaker import Breaker
+from token_allowance.stores.redis.names import Epoch
 from token_allowance.stores.redis.scripts import Script
 
 CONNECTIONS = 16
 TIMEOUT_SECONDS = 1.0
 RETRY_SECONDS = 2.0  # for answers that ask to be asked again: a slot moves, a server loads
 REDIRECTIONS = 8
-MARKER = None  # the first argument of a script that checks whom it talks to
 PAUSE_SECONDS = 0.02
 # A slot moves, or a server loads; while a slot is on its way, new keys find no node at all.
 SOON = (AskError, TryAgainError, ClusterDownError, MasterDownError, BusyLoadingError)
@@ -102,7 +102,7 @@ class Wire:
         self._pid = os.getpid()
 
     def call(self, script: Script, keys: Sequence[str], arguments: Sequence[Any]) -> Answer:
-        """The answer of a script. MARKER as the first argument says whom it is meant for."""
+        """The answer of a script. An Epoch as the first argument says whom it is meant for."""
         return self._run((script, keys, arguments))
 
     def execute(self, *command: Any) -> Answer:
@@ -194,8 +194,8 @@ class Wire:
         if not isinstance(command[0], Script):
             return link.ask(*command)
         script, keys, arguments = command
-        if arguments and arguments[0] is MARKER:
-            arguments = [f"{self.epoch}:{link.run}", *arguments[1:]]
+        if arguments and isinstance(arguments[0], Epoch):
+            arguments = [f"{arguments[0]}:{link.run}", *arguments[1:]]
         try:
             return link.ask("EVALSHA", script.sha, len(keys), *keys, *arguments)
         except NoScriptError:
