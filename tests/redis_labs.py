@@ -13,7 +13,7 @@ from tests.metering import Lab
 from token_allowance import allowance, conf
 from token_allowance.stores.redis import RedisStore
 
-TIMEOUT_SECONDS = 0.3
+TIMEOUT_SECONDS = 0.6
 SLACK_SECONDS = 0.25
 """What a busy machine may add."""
 SCRIPTS = ("reserve", "settle", "extend", "expire", "gate", "write", "publish", "due")
