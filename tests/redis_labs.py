@@ -14,7 +14,7 @@ from token_allowance import allowance, conf
 from token_allowance.stores.redis import RedisStore
 
 TIMEOUT_SECONDS = 0.6
-SLACK_SECONDS = 0.25
+SLACK_SECONDS = 0.5
 """What a busy machine may add."""
 SCRIPTS = ("reserve", "settle", "extend", "expire", "gate", "write", "publish", "due")
 WHO: dict[str, Any] = {"tenant": "acme", "user": "u1"}
