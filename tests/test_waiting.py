@@ -46,7 +46,7 @@ def test_the_deadline_passes_with_a_short_time_to_try_again(
         assert error.retry_after_seconds is not None
         assert 1 <= error.retry_after_seconds <= 5
         assert "in flight" in str(error)
-        assert "waited 0.3 s" in str(error)
+        assert "waited 0." in str(error)
         ask(20)  # at once: nobody stands in line any more
         first.record(Usage(5))
     assert used(tenant="acme") == [(6, 0, 94)]

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from token_allowance.stores.redis.store import RedisStore
 
 PAUSE_SECONDS = 0.01
+PATIENCE_SECONDS = 15.0
 Figures = dict[int, tuple[int, int]]  # (used, reserved) by slice; of slice 0 where none rolls
 
 
@@ -47,20 +48,32 @@ def seed(store: RedisStore, budgets: Sequence[Budget], now: dt.datetime) -> None
 
 def rebuild(store: RedisStore, now: dt.datetime) -> list[Drift]:
     """Set every counter of an open window to its ledger rows; what had drifted."""
-    drifts = []
-    for budget in _opened(store, now):
+    budgets, drifts = _opened(store, now), []
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while budgets and time.monotonic() < deadline:
         with closed(store.wire, store.asking.names) as gate:
-            if gate is None:
-                raise StoreUnavailable("Budgets are being counted already; try again.")
-            drainage.drain(store)
-            before = _counted(store, budget)
-            if before is not None:
-                figures = _seed(store, gate, budget, now)
-                before, figures = _spent(budget, before), _spent(budget, figures)
-                old, new = _total(budget, before), _total(budget, figures)
-                if before != figures:
-                    drifts.append(Drift(budget.key, (old[0], new[0]), (old[1], new[1])))
+            if gate is not None:
+                drift = _rebuilt(store, gate, budgets.pop(0), now)
+                drifts += [drift] if drift else []
+                deadline = time.monotonic() + PATIENCE_SECONDS
+                continue
+        time.sleep(PAUSE_SECONDS)
+    if budgets:
+        raise StoreUnavailable("Budgets are being counted by somebody else; try again.")
     return drifts
+
+
+def _rebuilt(store: RedisStore, gate: Gate, budget: Budget, now: dt.datetime) -> Drift | None:
+    drainage.drain(store)
+    before = _counted(store, budget)
+    if before is None:
+        return None
+    figures = _seed(store, gate, budget, now)
+    before, figures = _spent(budget, before), _spent(budget, figures)
+    old, new = _total(budget, before), _total(budget, figures)
+    if before == figures:
+        return None
+    return Drift(budget.key, (old[0], new[0]), (old[1], new[1]))
 
 
 def adjust(store: RedisStore, budget: Budget, amount: int | None, row: Row) -> Adjusted:
