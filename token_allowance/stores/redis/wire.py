@@ -63,14 +63,25 @@ def fields(info: bytes) -> dict[str, str]:
 
 
 class Link:
-    """One connection, and the run id of the server it leads to."""
+    """One connection, and the run id of the server it leads to.
+
+    ReadOnlyError if that is a replica: it would answer reads, and not know the latest. In a Cluster
+    it redirects instead.
+    """
 
     def __init__(self, connection: Any, address: object) -> None:
         self.connection = connection  # redis-py's, which is not typed
         self.address = address
         self.pack = packer()
         connection.connect()
-        self.run = fields(self.ask("INFO", "server"))["run_id"]
+        try:
+            info = fields(self.ask("INFO"))
+            if info.get("role") == "slave" and info.get("cluster_enabled") != "1":
+                raise ReadOnlyError("You can't write against a read only replica.")
+        except BaseException:
+            self.close()
+            raise
+        self.run = info["run_id"]
 
     def ask(self, *command: Any) -> Answer:
         connection = self.connection
