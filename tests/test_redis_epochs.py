@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import pytest
+
+from tests import redis_stores
 from tests.redis_rules import process, shared
-from tests.stores import NOW, budget, charge, figures, request, reserve, spent
+from tests.stores import NOW, budget, charge, figures, request, reserve, rows, spent, unspent
+from token_allowance.models import PendingSettlement
 from token_allowance.stores.base import Outcome
-from token_allowance.stores.redis import ends, questions, recovery
+from token_allowance.stores.redis import drainage, ends, pending, questions, recovery
 
 __all__ = ["shared"]
 
@@ -76,3 +80,40 @@ def test_a_coroutine_holds_in_the_epoch_whose_keys_it_names(shared, monkeypatch)
     before = asyncio.run(ask())
     assert figures(shared, DAY) == [(before + 1, 50)]
     assert shared.rebuild(NOW) == []
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["held in the ledger", "lost altogether"])
+def test_a_settlement_that_was_kept_is_kept_until_the_ledger_has_it(shared, monkeypatch, known):
+    asked = request(DAY, cost=300)
+    reserve(shared, asked)
+    if known:
+        shared.drain()
+    assert pending.keep(shared.alias, spent(asked, 250))
+    drain = drainage.drain
+
+    def forgotten(store, **given):
+        monkeypatch.setattr(drainage, "drain", drain)
+        redis_stores.clear(store)
+        return drain(store, **given)
+
+    monkeypatch.setattr(drainage, "drain", forgotten)
+    shared.drain()
+    for _ in range(2):
+        with process(shared) as other:
+            other.drain()
+    assert rows(shared)[asked.id]["cost_micros"] == 250
+    assert figures(shared, DAY) == [(250, 0)]
+    assert not PendingSettlement.objects.exists()
+
+
+@pytest.mark.parametrize("how", [spent, unspent])
+def test_a_settlement_that_was_kept_is_applied_also_to_a_call_that_has_expired(shared, how):
+    asked = request(DAY, cost=300)
+    reserve(shared, asked)
+    redis_stores.let_pass(shared, 601)
+    assert shared.expire(NOW, charge=False) == 1
+    assert pending.keep(shared.alias, how(asked))
+    shared.drain()
+    assert rows(shared)[asked.id]["state"] == ("settled" if how is spent else "expired")
+    assert figures(shared, DAY) == [(0, 0)]
+    assert not PendingSettlement.objects.exists()

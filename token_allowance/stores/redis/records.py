@@ -61,6 +61,18 @@ def open_rows(connection: BaseDatabaseWrapper) -> list[Row]:
     return found
 
 
+def states(connection: BaseDatabaseWrapper, ids: Sequence[UUID]) -> dict[UUID, str]:
+    """The states of these reservations, as far as the ledger has them."""
+    native = connection.features.has_native_uuid_field
+    marks = ", ".join(["%s"] * len(ids))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT id, state FROM {ledger.TABLE} WHERE id IN ({marks})",
+            [id if native else id.hex for id in ids],
+        )
+        return {UUID(str(id)): state for id, state in cursor.fetchall()}
+
+
 def used_before(alias: str, row: Row) -> bool:
     """Has the ledger this idempotency key? Redis remembers it only for a week."""
     wanted = {"tenant": row["tenant"], "idempotency_key": row["idempotency_key"]}
