@@ -1,6 +1,7 @@
 """A process that makes metered calls over HTTP until it is told to end, or is killed.
 
-It notes in a file of its own, by trace id, which calls it began and how they ended for it.
+It notes in a file of its own, by trace id, which calls it began and how they ended for it, and
+when. Another process writes into the ledger what a store has decided.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from typing import Any
 import anthropic
 import httpx2
 import openai
+from django.core.management.base import OutputWrapper
 from django.db import close_old_connections
 
 from tests.callers import say
 from tests.metering import CERTIFICATES, CLAUDE, GPT, KEY, KINDS, MAX_TOKENS
 from token_allowance import allowance, settlements
 from token_allowance.exceptions import AllowanceExceeded, StoreUnavailable
+from token_allowance.management.subcommands import drain
 
 THREADS = 2
 PROMPT = [{"role": "user", "content": "please " * 120}]  # more than the 100 tokens reported
@@ -40,7 +43,8 @@ def call_models(url: str, folder: str, seed: int) -> None:
     with (Path(folder) / f"{os.getpid()}.calls").open("ab", buffering=0) as file:
 
         def note(trace: str, what: str) -> None:
-            file.write(f"{trace} {what}\n".encode())  # one write, which a kill cannot tear
+            line = f"{trace} {time.time():.3f} {what}\n"
+            file.write(line.encode())  # one write, which a kill cannot tear
 
         numbers = count()
         threads = [
@@ -54,6 +58,13 @@ def call_models(url: str, folder: str, seed: int) -> None:
             thread.join()
         settlements.apply_waiting()  # as at the exit of a process that is no fork
         note("-", "ended")
+
+
+def drain_for_ever(every_seconds: float) -> None:
+    """As ``manage.py allowance drain --loop`` does, until it is told to end."""
+    with drain.told_to_end() as end, Path(os.devnull).open("w") as nowhere:
+        say(os.getpid())
+        drain.loop(OutputWrapper(nowhere), every_seconds, end)
 
 
 def _calls(url: str, seed: str, numbers: Any, note: Note, ending: threading.Event) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
@@ -36,6 +37,9 @@ AWAY_SECONDS = 0.5
 END_SECONDS = 30.0
 TIGHT_CALLS = 3  # of one user, soon full
 LEASE_SECONDS = 600
+HEARD = ("answered", "left", "refused")  # the outcomes of calls that a store has decided
+KILLED_EACH_MOMENT = 0.3
+Due = tuple[float, Callable[[], None]]  # seconds after the beginning, and what happens then
 SLOW = replace(FIXED_COST, chunks=4, chunk_delay_seconds=0.02)
 REPLIES = (  # beside good answers, at once and in steps
     SLOW,
@@ -51,17 +55,21 @@ REPLIES = (  # beside good answers, at once and in steps
 class Chaos:
     """``run`` returns figures, and under "problems" every invariant that did not hold."""
 
+    processes = PROCESSES
+    killed_each_moment = KILLED_EACH_MOMENT
+
     def __init__(self, folder: Path, postgres: Postgres | None, seed: int) -> None:
         self.folder, self.postgres = folder, postgres
         self.alias = "default" if postgres else "sqlite"
         self.chance = random.Random(seed)
         self.running: list[int] = []
+        self.died_at: dict[int, float] = {}
         self.begun = self.killed = self.outages = self.samples = self.blind = 0
         self.problems: set[str] = set()
 
     def run(self, seconds: float) -> dict[str, Any]:
         with (
-            override_settings(TOKEN_ALLOWANCE=configured(self.alias)),
+            override_settings(TOKEN_ALLOWANCE=self.settings()),
             ProviderProcess() as provider,
             callers.running("tests.chaos.callers") as processes,
         ):
@@ -73,13 +81,15 @@ class Chaos:
             )
             began = time.monotonic()
             for now in self.moments(began + seconds, seconds):
-                self.keep_running(processes, provider.anthropic_url, PROCESSES)
-                if now - began > 0.5 and self.chance.random() < 0.3:
-                    processes.kill(self.running.pop(self.chance.randrange(PROCESSES)))
-                    self.killed += 1
+                self.keep_running(processes, provider.anthropic_url)
+                if now - began > 0.5 and self.chance.random() < self.killed_each_moment:
+                    self.kill_one(processes)
             self.end()
             log = provider.wait_until_quiet(END_SECONDS)
             return self.report(log, time.monotonic() - began)
+
+    def settings(self) -> dict[str, Any]:
+        return configured(self.alias)
 
     def prepare(self) -> None:
         call_command("migrate", database=self.alias, verbosity=0)
@@ -94,14 +104,17 @@ class Chaos:
         limits.create(tenant="a", user="u", unit="calls", amount=TIGHT_CALLS, window="total")
         limits.create(tenant="b", user="*", unit="tokens", amount=40_000, window="total")
 
-    def moments(self, end: float, seconds: float) -> Iterator[float]:
-        """Every twentieth of a second or so, with an outage now and then, and samples."""
+    def due(self, seconds: float) -> list[Due]:
         number = max(2, int(seconds / OUTAGE_EVERY_SECONDS))
-        due = [end - seconds * (n + 0.5) / number for n in range(number)] if self.postgres else []
+        moments = [seconds * (n + 0.5) / number for n in range(number)]
+        return [(at, self.take_away) for at in moments] if self.postgres else []
+
+    def moments(self, end: float, seconds: float) -> Iterator[float]:
+        """Every twentieth of a second or so, with what is due now and then, and samples."""
+        due = self.due(seconds)
         while (now := time.monotonic()) < end:
-            if due and now > due[-1]:
-                due.pop()
-                self.take_away()
+            if due and now > end - seconds + due[0][0]:
+                due.pop(0)[1]()
             self.sample()
             yield now
             time.sleep(self.chance.uniform(0.02, 0.1))
@@ -121,8 +134,14 @@ class Chaos:
         except StoreUnavailable:
             self.blind += 1
 
-    def keep_running(self, processes: callers.Callers, url: str, number: int) -> None:
-        while len(self.running) < number:
+    def kill_one(self, processes: callers.Callers) -> None:
+        pid = self.running.pop(self.chance.randrange(len(self.running)))
+        processes.kill(pid)
+        self.died_at[pid] = time.time()
+        self.killed += 1
+
+    def keep_running(self, processes: callers.Callers, url: str) -> None:
+        while len(self.running) < self.processes:
             pid = processes.start(
                 kind="call_models", url=url, folder=str(self.folder),
                 seed=self.begun,
@@ -132,22 +151,19 @@ class Chaos:
 
     def end(self) -> None:
         """Let who is alive end in order; then let every lease run out."""
-        for pid in self.running:
-            os.kill(pid, signal.SIGTERM)
-        deadline = time.monotonic() + END_SECONDS
-        for pid in self.running:
-            while _is_alive(pid) and time.monotonic() < deadline:
-                time.sleep(0.01)
+        end_in_order(self.running)
         connections.close_all()
-        let_pass(conf.store(), LEASE_SECONDS + 1)
+        self.age()
         while conf.store().expire(timezone.now(), charge=False):
             pass
         self.sample()
 
+    def age(self) -> None:
+        let_pass(conf.store(), LEASE_SECONDS + 1)
+
     def report(self, log: list[Any], seconds: float) -> dict[str, Any]:
-        told = [_told(path) for path in sorted(self.folder.glob("*.calls"))]
-        books = audit.read(told, log, self.alias, self.outages)
-        self.problems.update(audit.problems(books, self.alias))
+        books = self.books(log)
+        self.problems.update(audit.problems(books))
         expired, unsent = books.exposure()
         return {
             "database": connections[self.alias].vendor,
@@ -163,14 +179,36 @@ class Chaos:
             "of them never sent": unsent,
             "samples of used + reserved": self.samples,
             "samples without an answer": self.blind,
+            **self.figures(books),
             "problems": sorted(self.problems),
         }
 
+    def books(self, log: list[Any]) -> audit.Books:
+        return audit.read(self.told(), log, self.alias, self.outages)
 
-def _told(path: Path) -> audit.Told:
-    lines = [line.split(" ", 1) for line in path.read_text().splitlines()]
-    outcomes = dict(lines)  # the last word of a call counts
-    return audit.Told(outcomes, ended=bool(outcomes.pop("-", "")))
+    def told(self) -> list[audit.Told]:
+        return [self._told(path) for path in sorted(self.folder.glob("*.calls"))]
+
+    def figures(self, books: audit.Books) -> dict[str, Any]:
+        """What else there is to report."""
+        return {}
+
+    def _told(self, path: Path) -> audit.Told:
+        lines = [line.split(" ", 2) for line in path.read_text().splitlines()]
+        heard_at = [float(at) for _, at, what in lines if what in HEARD]
+        outcomes = {trace: what for trace, _, what in lines}  # the last word of a call counts
+        ended = bool(outcomes.pop("-", ""))
+        died_at = float(lines[-1][1]) if ended else self.died_at.get(int(path.stem), math.inf)
+        return audit.Told(outcomes, ended, died_at, heard_at)
+
+
+def end_in_order(pids: list[int]) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + END_SECONDS
+    for pid in pids:
+        while _is_alive(pid) and time.monotonic() < deadline:
+            time.sleep(0.01)
 
 
 def _is_alive(pid: int) -> bool:
