@@ -6,13 +6,32 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from django.db import connections
+
+from project.provider import Provider
 
 ROOT = Path(__file__).resolve().parents[1]
 PROCESSES = 4
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Provider]:
+    with Provider() as provider:
+        yield provider
+
+
+@pytest.fixture(scope="module")
+def racers(provider: Provider, databases: None, django_db_blocker: Any) -> Iterator[Racers]:
+    """The four processes, calling this module's provider."""
+    with django_db_blocker.unblock():
+        racers = Racers(provider.openai_url)
+    yield racers
+    racers.close()
 
 
 class Racers:

@@ -60,7 +60,7 @@ def clear(store: RedisStore) -> None:
 def counters(store: RedisStore) -> dict[str, tuple[int, int]]:
     """(used, reserved) of the counters that exist, by key."""
     found: dict[str, tuple[int, int]] = {}
-    for listing in all_keys(store, f"{store.wire.epoch}:o:*"):
+    for listing in all_keys(store, f"{store.asking.names.epoch}:o:*"):
         fields = store.wire.execute("HGETALL", listing)
         for name, since in zip(fields[::2], fields[1::2], strict=True):
             key = name.decode()
@@ -113,7 +113,7 @@ def let_pass(store: RedisStore, seconds: float) -> None:
 
 def age_tickets(store: RedisStore, seconds: float) -> None:
     """Make every ticket of a call that waits this much older."""
-    for queue in all_keys(store, f"{store.wire.epoch}:q:*"):
+    for queue in all_keys(store, f"{store.asking.names.epoch}:q:*"):
         fields = store.wire.execute("HGETALL", queue)
         for ticket, until in zip(fields[::2], fields[1::2], strict=True):
             store.wire.execute("HSET", queue, ticket, int(until) - int(seconds * 1000))

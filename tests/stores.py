@@ -18,7 +18,6 @@ import pytest
 from django.apps import apps
 from django.conf import LazySettings
 from django.db import connections
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F
 from django.test.utils import setup_databases, teardown_databases
 
@@ -36,9 +35,9 @@ from token_allowance.limits import (
 )
 from token_allowance.models import Counter, Reservation, Ticket
 from token_allowance.plans import Attempt, Plan
-from token_allowance.policy import VERSION
 from token_allowance.stores import connections as own_connections
 from token_allowance.stores import tickets
+from token_allowance.stores import version as policy_version
 from token_allowance.stores.base import Decision, Outcome, Request, Row, Settlement, Store, holds
 from token_allowance.stores.database import DatabaseStore
 from token_allowance.stores.memory import MemoryStore
@@ -230,13 +229,9 @@ def used(**attribution: str) -> list[tuple[int, int, int]]:
 
 
 def version(store: Store) -> int:
-    return 0 if isinstance(store, MemoryStore) else own_connections.run(alias_of(store), versions)
-
-
-def versions(connection: BaseDatabaseWrapper) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute(VERSION)
-        return int(cursor.fetchone()[0])
+    if isinstance(store, MemoryStore):
+        return 0
+    return own_connections.run(alias_of(store), policy_version.read)
 
 
 def figures(store: Store, *budgets: Budget) -> list[tuple[int, int]]:

@@ -20,6 +20,7 @@ from token_allowance import conf, entries, tasks
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.management.subcommands import drain
 from token_allowance.models import DeadLetter, HourlySpend, PendingSettlement, Price, Reservation
+from token_allowance.stores import events
 from token_allowance.stores.redis import RedisStore, drainage
 
 
@@ -75,7 +76,7 @@ def test_the_recurring_jobs_drain_too(store):
 def test_a_full_batch_with_an_empty_event_in_it_is_not_the_end(store, monkeypatch):
     monkeypatch.setattr(drainage, "BATCH", 2)
     store.drain()
-    nothing = ("i", "-", "s", drainage.NOTHING_HAPPENED.decode(), "d", "{}")
+    nothing = ("i", "-", "s", events.NOTHING, "d", "{}")
     store.wire.execute("XADD", store.asking.names.events, "*", *nothing)
     for _ in range(3):
         spend(5)

@@ -18,32 +18,20 @@ from django.db import connections
 from django.db.models import Sum
 from django.utils import timezone
 
-from project.provider import FIXED_COST, Provider, Reply
-from tests.racers import PROCESSES, Racers
+from project.provider import FIXED_COST, Reply
+from tests.racers import PROCESSES, Racers, provider, racers
 from tests.races import MODEL, STORE
 from token_allowance import conf
 from token_allowance.limits import budget_of
 from token_allowance.models import Counter, Limit, Price, Reservation
+
+__all__ = ["provider", "racers"]
 
 REPEATS = 20
 CALL_MICROS = 500  # 100 tokens in at $1 and 100 out at $4 per million
 BOTH = ("default", "sqlite")
 
 pytestmark = pytest.mark.django_db(databases=BOTH, transaction=True)
-
-
-@pytest.fixture(scope="module")
-def provider():
-    with Provider() as provider:
-        yield provider
-
-
-@pytest.fixture(scope="module")
-def racers(provider, django_db_setup, django_db_blocker):
-    with django_db_blocker.unblock():
-        racers = Racers(provider.openai_url)
-    yield racers
-    racers.close()
 
 
 @pytest.fixture(params=BOTH, ids=("postgresql", "sqlite"))

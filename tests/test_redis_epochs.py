@@ -28,7 +28,7 @@ def meanwhile_another_epoch(monkeypatch, store, module, name):
             other.drain()
             other.turned_back()
             charge(other, DAY, cost=1)
-            recovery.adopt(store, other.wire.epoch)
+            recovery.adopt(store, other.asking.names.epoch)
 
     def once(*given):
         question = made(*given)

@@ -28,7 +28,7 @@ from tests.stores import own_pool
 from tests.test_redis_protocol_ledger import small
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.stores import events as log
-from token_allowance.stores import outbox, outbox_postgresql
+from token_allowance.stores import outbox, outbox_postgresql, version
 from token_allowance.stores.connections import run
 from token_allowance.stores.redis import (
     RedisStore,
@@ -85,7 +85,7 @@ def stops_at_a_hostile_event(of: RedisStore) -> None:
 
 
 def publishes_and_opens(of: RedisStore) -> None:
-    versions._publish(of, run(of.alias, versions.read), "")
+    versions._publish(of, run(of.alias, version.read), "")
     of.wire.execute("DEL", of.asking.names.hold)
 
 

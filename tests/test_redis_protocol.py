@@ -147,7 +147,7 @@ def test_protocol_02_who_lost_the_gate_while_it_read_writes_nothing(
             if renews:
                 gates[0].keep()
 
-        slow.asking.begin(shared.wire.epoch)
+        slow.asking.begin(shared.asking.names.epoch)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(seeding, "_seed", stopped)
             with between(seeding, "_of_ledger", sleep), pytest.raises(StoreUnavailable):

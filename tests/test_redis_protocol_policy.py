@@ -18,7 +18,7 @@ from django.db import connections
 
 from tests import redis_stores
 from tests.redis_rules import between, process, processes, shared
-from tests.stores import budget, charge, figures, request, version
+from tests.stores import budget, charge, figures, request, reserve, version
 from token_allowance import allowance, announcements, conf
 from token_allowance.models import Limit, PolicyVersion
 from token_allowance.stores.base import Outcome
@@ -67,7 +67,7 @@ def test_protocol_04_a_writer_killed_before_its_commit_stops_nobody(shared: Redi
 def test_protocol_04_a_writer_killed_after_its_commit_is_obeyed(shared: RedisStore) -> None:
     with processes(shared, 2) as [writer, other]:
         before = known(other)
-        writer.asking.begin(shared.wire.epoch)
+        writer.asking.begin(shared.asking.names.epoch)
         writer.changing()
         after = commit(shared)
         assert ask(other, before) is Outcome.STALE
@@ -173,7 +173,7 @@ def test_protocol_04_engage_is_obeyed_by_the_next_call_of_another_process(
 
 def test_protocol_04_a_database_that_was_turned_back_is_counted_anew(shared: RedisStore) -> None:
     charge(shared, DAY, cost=100)
-    epoch, row = shared.wire.epoch, PolicyVersion.objects.order_by("kind").first()
+    epoch, row = shared.asking.names.epoch, PolicyVersion.objects.order_by("kind").first()
     assert row is not None
     with processes(shared, 1) as [other]:
         known(other)
@@ -185,7 +185,7 @@ def test_protocol_04_a_database_that_was_turned_back_is_counted_anew(shared: Red
             PolicyVersion.objects.filter(pk=row.pk).update(number=number)
         redis_stores.tamper(shared, DAY.key, {"used": 7})
         assert ask(other, version(shared)) is Outcome.ADMITTED
-        assert other.wire.epoch == epoch + 1
+        assert other.asking.names.epoch == epoch + 1
         assert figures(other, DAY) == [(100, 2)]
 
 
@@ -216,3 +216,23 @@ def test_protocol_05_an_edit_storm_starves_nobody(shared: RedisStore) -> None:
         editor.join(10)
     assert not editor.is_alive()
     assert 2 * admitted > tries
+
+
+def test_protocol_05_a_version_read_since_the_call_began_is_new_enough(shared: RedisStore) -> None:
+    """Edits that follow each other faster than a call can look twice must not starve it."""
+    reserve(shared, request(DAY, cost=1))
+    row = PolicyVersion.objects.order_by("kind").first()
+    assert row is not None
+    for _ in range(2):
+        row.number += 1
+        row.save()
+    read_before_the_last = replace(request(DAY, cost=1), version=version(shared) - 1)
+    assert shared.reserve(read_before_the_last).outcome is Outcome.STALE
+    row.number += 2
+    row.save()
+    read_before_the_last = replace(request(DAY, cost=1), version=version(shared) - 1)
+    confirmed = replace(read_before_the_last, confirmed=True)
+    assert shared.reserve(confirmed).outcome is Outcome.ADMITTED
+    reserve(shared, request(DAY, cost=1))  # under the last one
+    late = replace(request(DAY, cost=1), version=version(shared) - 1, confirmed=True)
+    assert shared.reserve(late).outcome is Outcome.STALE

@@ -57,14 +57,14 @@ def promote(drained: bool) -> None:
         asked = request(DAY, cost=300)
         reserve(store, asked)
         store.drain()
-        epoch = store.wire.epoch
+        epoch = store.asking.names.epoch
         replica.promote()
         assert store.settle(spent(asked, 250)) is Outcome.SETTLED
         if drained:
             store.drain()
         primary.halt()
         assert reserve(store, request(DAY, cost=1)).outcome is Outcome.ADMITTED
-        assert store.wire.epoch == epoch + 1
+        assert store.asking.names.epoch == epoch + 1
         if not drained:
             until(lambda: figures(store, DAY) == [(350, 1)], "nobody told it again", 3)
         assert figures(store, DAY) == [(350, 1)]
@@ -88,7 +88,7 @@ def test_protocol_06_a_server_whose_clock_was_set_back_is_read_on(shared: RedisS
 def test_protocol_06_one_process_recovers_and_the_others_wait(shared: RedisStore) -> None:
     charge(shared, DAY, cost=100)
     shared.drain()
-    epoch = shared.wire.epoch
+    epoch = shared.asking.names.epoch
     redis_stores.clear(shared)
     calls = [request(DAY, cost=1) for _ in range(8)]
     barrier, outcomes = threading.Barrier(8), []
@@ -107,7 +107,7 @@ def test_protocol_06_one_process_recovers_and_the_others_wait(shared: RedisStore
     with process(shared) as other:
         assert figures(other, DAY) == [(100, 8)]
         reserve(other, request(DAY, cost=1))
-        assert other.wire.epoch == epoch + 1
+        assert other.asking.names.epoch == epoch + 1
 
 
 def test_protocol_17_calls_wait_while_their_slot_moves(cluster: Cluster, unblocked: None) -> None:

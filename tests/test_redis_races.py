@@ -13,34 +13,20 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from project.provider import FIXED_COST, Provider, Reply
+from project.provider import FIXED_COST, Reply
 from tests import redis_stores
-from tests.racers import Racers
+from tests.racers import provider, racers
 from tests.races import MODEL
 from tests.redis_servers import cluster, valkey
 from token_allowance import allowance, conf
 from token_allowance.models import Limit, Price, Reservation
 
-__all__ = ["cluster", "valkey"]
+__all__ = ["cluster", "provider", "racers", "valkey"]
 
 CALL_MICROS = 500  # 100 tokens in at $1 and 100 out at $4 per million
 REPEATS = {"redis": 10, "valkey": 3, "cluster": 3}
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(scope="module")
-def provider():
-    with Provider() as provider:
-        yield provider
-
-
-@pytest.fixture(scope="module")
-def racers(provider, django_db_setup, django_db_blocker):
-    with django_db_blocker.unblock():
-        racers = Racers(provider.openai_url)
-    yield racers
-    racers.close()
 
 
 @pytest.fixture(params=list(REPEATS))

@@ -43,10 +43,10 @@ def turn_away(store: RedisStore) -> None:
 
 
 def test_figures_are_those_of_the_primary(store):
-    epoch = store.wire.epoch
+    epoch = store.asking.names.epoch
     turn_away(store)
     assert figures(store, DAY) == [(300, 0)]
-    assert store.wire.epoch == epoch
+    assert store.asking.names.epoch == epoch
 
 
 def test_a_counter_is_seeded_with_what_the_primary_has_decided(store, monkeypatch):

@@ -17,7 +17,7 @@ from django.utils import timezone
 from project.provider import FIXED_COST, Provider
 from tests import callers
 from tests.metering import within
-from tests.racers import Racers
+from tests.racers import Racers, provider, racers
 from tests.races import MODEL
 from tests.stores import used
 from tests.waiters import admitted_at_once, ask, call, in_flight, stands, wait
@@ -25,22 +25,10 @@ from token_allowance import conf
 from token_allowance.models import Limit, Price, Reservation
 from token_allowance.usage import Usage
 
+__all__ = ["provider", "racers"]
+
 CALL_MICROS = 500  # 100 tokens in at $1 and 100 out at $4 per million
 MOST_MICROS = 4_100  # the same with an answer of 1000
-
-
-@pytest.fixture(scope="module")
-def provider() -> Iterator[Provider]:
-    with Provider() as provider:
-        yield provider
-
-
-@pytest.fixture(scope="module")
-def racers(provider: Provider, databases: None, django_db_blocker: Any) -> Iterator[Racers]:
-    with django_db_blocker.unblock():
-        racers = Racers(provider.openai_url)
-    yield racers
-    racers.close()
 
 
 @pytest.fixture(scope="module")

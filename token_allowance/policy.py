@@ -21,11 +21,11 @@ from token_allowance import conf, pricing, rolling, rules
 from token_allowance.limits import EACH, Attribution, Budget, Limit, apply
 from token_allowance.names import family, name_candidates
 from token_allowance.pricing import RATES, ModelPrice
+from token_allowance.stores import version
 from token_allowance.stores.connections import run
 
 T = TypeVar("T")
 NEVER = dt.datetime.max.replace(tzinfo=dt.UTC)
-VERSION = "SELECT coalesce(sum(number), 0) FROM token_allowance_policyversion"
 PRICE_COLUMNS = (
     "id", "provider", "model", *RATES, "min_input_tokens", "service_tier", "effective_from",
     "source",
@@ -91,7 +91,7 @@ class Policy:
         self.alias = alias
         self._caches: dict[str, dict[Hashable, Any]] = {}
         self._opened: dict[Hashable, Opened] = {}
-        self.version: int = self._run(_version)  # read first: rows may be newer, never older
+        self.version: int = self._run(version.read)  # read first: rows may be newer, never older
         self.generic = self._run(rules.generic)
         self.has_specific: bool = self._run(rules.has_specific)
         now = timezone.now()
@@ -219,8 +219,8 @@ class _Current:
     def confirmed(self) -> Policy:
         """The policy, its version read from the database now."""
         policy = self.get()
-        version = run(policy.alias, _version)
-        return policy if version == policy.version else self.get(newer_than=policy.version)
+        number = run(policy.alias, version.read)
+        return policy if number == policy.version else self.get(newer_than=policy.version)
 
 
 _current = _Current()
@@ -239,10 +239,6 @@ def reload(stale: Policy) -> Policy:
 def confirmed() -> Policy:
     """The policy as of now, for stores that cannot compare the version and for screens."""
     return _current.confirmed()
-
-
-def _version(connection: BaseDatabaseWrapper) -> int:
-    return int(rules.rows(connection, VERSION)[0][0])
 
 
 def _tenant(connection: BaseDatabaseWrapper, key: str) -> TenantFacts:

@@ -6,6 +6,7 @@ import datetime as dt
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from uuid import UUID
 
 from django.utils import timezone
@@ -86,9 +87,7 @@ class Reservation:
             return 0
         return sum(self.amounts.of(b.limit.unit) for b in self.budgets if b.key == key)
 
-    def request(
-        self, amounts: Amounts, lease_seconds: float, now: dt.datetime, ticket: UUID | None = None
-    ) -> Request:
+    def request(self, amounts: Amounts, lease_seconds: float, now: dt.datetime) -> Request:
         return Request(
             id=self.id,
             version=self.plan.version,
@@ -98,7 +97,6 @@ class Reservation:
             row=self.row,
             now=now,
             observe=self.plan.observe,
-            ticket=ticket,
         )
 
     def settle(self, usage: Usage, *, request_id: str = "") -> None:
@@ -244,14 +242,15 @@ def _reserve(
     attempt: Attempt, attribution: Attribution, charge: Charge, place: Place | None
 ) -> Reservation:
     store, now = conf.store(), timezone.now()
-    decided = policy.current() if store.checks_version else policy.confirmed()
+    first = decided = policy.current() if store.checks_version else policy.confirmed()
     ticket, expires = (None, True) if place is None else (place.ticket, place.looks_for_expired())
     for _ in range(TRIES):
         with runs.writing(charge.runs):
             planned, decided = _plan(attempt, attribution, charge, decided, now)
             reservation = Reservation(planned, charge, now)
             lease = conf.current().RESERVATION_SECONDS
-            request = reservation.request(reservation.amounts, lease, now, ticket)
+            request = reservation.request(reservation.amounts, lease, now)
+            request = replace(request, ticket=ticket, confirmed=decided is not first)
             reservation.take_from_runs(reservation.amounts)
             try:
                 decision = store.reserve(request)

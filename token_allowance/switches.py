@@ -6,7 +6,7 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
+from django.db import DEFAULT_DB_ALIAS, IntegrityError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 
@@ -14,7 +14,7 @@ from token_allowance import announcements, conf, threads
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.limits import checked_identifier
 from token_allowance.stores.connections import run
-from token_allowance.stores.ledger import OwnTransaction
+from token_allowance.stores.ledger import transaction
 
 NAMES = ("tenant", "user", "feature", "model")
 GLOBAL = "global"
@@ -110,11 +110,7 @@ def _fitting(text: Any, length: int) -> str:
 
 def _write(operation: Any) -> Any:
     def work(connection: BaseDatabaseWrapper) -> Any:
-        if connection.in_atomic_block:
-            with transaction.atomic(connection.alias):
-                return operation(connection)
-        begin = "BEGIN IMMEDIATE" if connection.vendor == "sqlite" else "BEGIN"
-        with OwnTransaction(connection, begin):
+        with transaction(connection):
             return operation(connection)
 
     alias = getattr(conf.store(), "alias", DEFAULT_DB_ALIAS)

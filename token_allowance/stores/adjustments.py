@@ -13,6 +13,7 @@ from token_allowance.limits import DIMENSIONS, Budget
 from token_allowance.money import MAX_MICROS
 from token_allowance.stores import slices
 from token_allowance.stores.base import Adjusted, Room, Row
+from token_allowance.stores.connections import written_id
 
 COUNTERS = "token_allowance_counter"
 TABLE = "token_allowance_adjustment"
@@ -136,7 +137,7 @@ def _done(connection: BaseDatabaseWrapper, cursor: Any, row: Row) -> int | None:
     """What an adjustment has added, if it was made before and its answer was lost."""
     cursor.execute(
         f"SELECT sum(amount) FROM {TABLE} WHERE id BETWEEN %s AND %s",
-        [_id(connection, id) for id in ids(row)],
+        [written_id(connection, id) for id in ids(row)],
     )
     found = cursor.fetchone()[0]
     return None if found is None else int(found)
@@ -162,10 +163,6 @@ def _room(cursor: Any, budget: Budget) -> Room:
     return Room(budget, *cursor.fetchone())
 
 
-def _id(connection: BaseDatabaseWrapper, id: UUID) -> Any:
-    return id if connection.features.has_native_uuid_field else id.hex
-
-
 def _insert(connection: BaseDatabaseWrapper, cursor: Any, row: Row) -> None:
     columns = ", ".join(f'"{name}"' for name in COLUMNS)
     marks = ", ".join(["%s"] * len(COLUMNS))
@@ -177,7 +174,7 @@ def _insert(connection: BaseDatabaseWrapper, cursor: Any, row: Row) -> None:
 
 def _value(connection: BaseDatabaseWrapper, name: str, value: Any) -> Any:
     if name == "id":
-        return _id(connection, value)
+        return written_id(connection, value)
     if name == "created_at":
         return connection.ops.adapt_datetimefield_value(value)
     return value

@@ -76,6 +76,7 @@ class Request:
     row: Row  # the ledger row in state reserved; the store sets expires_at by its own clock
     now: dt.datetime
     observe: bool = False  # nothing refuses; what would have is flagged ``would_refuse``
+    confirmed: bool = False  # its version was read from the database since the call began
     #: It waits for room: its place in line, of all queues alike, is by this UUIDv7 (protocol 15).
     ticket: UUID | None = None
 

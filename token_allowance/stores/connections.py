@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, cast
+from uuid import UUID
 
 from django.db import Error, InterfaceError, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -212,6 +213,11 @@ def _prepare_sqlite(connection: BaseDatabaseWrapper) -> None:
     with connection.cursor() as cursor:
         cursor.execute("PRAGMA journal_mode=WAL")
         cursor.execute("PRAGMA synchronous=NORMAL")
+
+
+def written_id(connection: BaseDatabaseWrapper, id: UUID) -> UUID | str:
+    """A UUID as a statement on this database takes it."""
+    return id if connection.features.has_native_uuid_field else id.hex
 
 
 def in_tests() -> bool:

@@ -39,6 +39,12 @@ NUMBERS = frozenset((*COUNTS, *MICROS))
 DOCUMENTS = ("flags", "holds", "usage", "raw_usage", "price")
 MOMENTS = ("created_at", "settled_at", "expires_at")
 EMPTY = frozenset((*MICROS, *MOMENTS, "cost_exact", "usage", "raw_usage", "price"))
+#: The columns that the end of a call sets, beside its state and its flags.
+FINAL = (
+    "cost_micros", "cost_exact", "input_tokens", "output_tokens", "cache_read_tokens",
+    "cache_write_tokens", "reasoning_tokens", "usage", "raw_usage", "price", "provider_request_id",
+    "settled_at",
+)  # fmt: skip
 DEFAULTS: Row = {
     "id": "",
     **dict.fromkeys(TEXTS, ""),

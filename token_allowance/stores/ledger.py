@@ -8,10 +8,12 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 from uuid import UUID
 
+from django.db import transaction as transactions
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from token_allowance.limits import RUN, Budget, Unit, budget_of
@@ -36,7 +38,7 @@ MOMENTS = ("created_at", "settled_at", "expires_at")
 DOCUMENTS = ("flags", "usage", "raw_usage", "price", "holds")
 
 
-class OwnTransaction:
+class OwnTransaction(AbstractContextManager[None]):
     """A transaction on a connection that Django's alias list does not know."""
 
     def __init__(self, connection: BaseDatabaseWrapper, begin: str) -> None:
@@ -59,6 +61,17 @@ class OwnTransaction:
     def _execute(self, sql: str) -> None:
         with self.connection.cursor() as cursor:
             cursor.execute(sql)
+
+
+def transaction(connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
+    """A transaction on a connection of ours, or inside the caller's on one that is joined.
+
+    ``transaction.atomic`` looks connections up by alias, and ours is in no such list.
+    """
+    if connection.in_atomic_block:
+        return transactions.atomic(connection.alias)
+    begin = "BEGIN IMMEDIATE" if connection.vendor == "sqlite" else "BEGIN"
+    return OwnTransaction(connection, begin)
 
 
 def scope(connection: BaseDatabaseWrapper, budget: Budget) -> tuple[str, list[Any]]:
@@ -140,7 +153,7 @@ def attach(
     where, values = scope(connection, base.kept(budget))
     columns = (
         "id", "state", "holds", "reserved_micros", "reserved_tokens", "created_at", "settled_at",
-        "expires_at",
+        "expires_at", "tenant", "idempotency_key",
     )  # fmt: skip
     cursor.execute(
         f"SELECT {', '.join(columns)} FROM {TABLE} "
@@ -227,6 +240,11 @@ def find(connection: BaseDatabaseWrapper, wanted: Mapping[str, str]) -> Row | No
 def _iso(moment: dt.datetime | str | None) -> str | None:
     if moment is None:
         return None
+    return aware(moment).isoformat()
+
+
+def aware(moment: dt.datetime | str) -> dt.datetime:
+    """A column's moment; SQLite has it as text without a zone, which is UTC."""
     if isinstance(moment, str):
         moment = dt.datetime.fromisoformat(moment)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).isoformat()
+    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)

@@ -24,12 +24,7 @@ from token_allowance.stores.base import (
     Row,
     Settlement,
 )
-
-FINAL_FIELDS = (
-    "state", "cost_micros", "cost_exact", "input_tokens", "output_tokens", "cache_read_tokens",
-    "cache_write_tokens", "reasoning_tokens", "usage", "raw_usage", "price", "provider_request_id",
-    "settled_at",
-)  # fmt: skip
+from token_allowance.stores.events import FINAL
 
 
 @dataclass(slots=True)
@@ -107,7 +102,7 @@ class MemoryStore(base.Store):
                 return self._again(row, settlement.row)
             late = ["late"] if outcome is Outcome.LATE else []
             row["flags"] = sorted({*row["flags"], *settlement.row["flags"], *late})
-            row.update({name: settlement.row[name] for name in FINAL_FIELDS})
+            row.update({name: settlement.row[name] for name in ("state", *FINAL)})
             if row["state"] == "released":
                 row["idempotency_key"] = ""
             return outcome

@@ -15,6 +15,7 @@ from token_allowance.stores.events import (
     DEFAULTS,
     EXPIRED,
     EXTENDED,
+    FINAL,
     RESERVED,
     STATES,
     Event,
@@ -24,11 +25,6 @@ from token_allowance.stores.events import (
 )
 
 HELD = ("reserved_micros", "reserved_tokens")
-FINAL = (
-    "cost_micros", "cost_exact", "input_tokens", "output_tokens", "cache_read_tokens",
-    "cache_write_tokens", "reasoning_tokens", "usage", "raw_usage", "price", "provider_request_id",
-    "settled_at",
-)  # fmt: skip
 LEASE = re.compile(rb'"lease_ms": ?([0-9]{1,12})[,}]')
 OF_ITS_OWN = (b'"flags"', b'"idempotency_key"')  # what the end of a call may not repeat
 

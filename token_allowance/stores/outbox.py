@@ -18,9 +18,9 @@ from django.utils import timezone
 
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.stores import events as log
-from token_allowance.stores import merge, outbox_postgresql, outbox_sqlite
+from token_allowance.stores import ledger, merge, outbox_postgresql, outbox_sqlite
 from token_allowance.stores.base import Row
-from token_allowance.stores.connections import run
+from token_allowance.stores.connections import run, written_id
 from token_allowance.stores.events import Event
 from token_allowance.stores.rollups import Figures, Key, Sums
 
@@ -37,8 +37,6 @@ Read = Callable[[str, int], list[Event]]  # the events after this id, at most so
 
 class Dialect(Protocol):
     """Ledger rows and roll-ups in one database's own language."""
-
-    def transaction(self, connection: BaseDatabaseWrapper) -> Any: ...
 
     def lock(self, cursor: Any, prefix: str) -> str:
         """Make and lock the outbox row; its watermark."""
@@ -192,7 +190,7 @@ def _take_over(
     connection: BaseDatabaseWrapper, prefix: str, read: Read, most: int, after: str | None
 ) -> Taken:
     dialect = _dialect(connection)
-    with dialect.transaction(connection), connection.cursor() as cursor:
+    with ledger.transaction(connection), connection.cursor() as cursor:
         mark = dialect.lock(cursor, prefix)
         since = mark if after is None else after
         events = read(since, most)
@@ -252,7 +250,7 @@ def keep(alias: str, id: UUID, document: Row) -> None:
             cursor.execute(
                 f"INSERT INTO {PENDING} (id, document, created_at) VALUES (%s, %s, %s) "
                 "ON CONFLICT (id) DO NOTHING",
-                [_id(connection, id), json.dumps(document), _now(connection)],
+                [written_id(connection, id), json.dumps(document), _now(connection)],
             )
 
     run(alias, insert)
@@ -275,7 +273,7 @@ def applied(alias: str, id: UUID) -> None:
 
     def delete(connection: BaseDatabaseWrapper) -> None:
         with connection.cursor() as cursor:
-            cursor.execute(f"DELETE FROM {PENDING} WHERE id = %s", [_id(connection, id)])
+            cursor.execute(f"DELETE FROM {PENDING} WHERE id = %s", [written_id(connection, id)])
 
     run(alias, delete)
 
@@ -284,10 +282,6 @@ def _dialect(connection: BaseDatabaseWrapper) -> Dialect:
     if connection.vendor not in DIALECTS:
         raise StoreUnavailable(f"The ledger needs PostgreSQL or SQLite, not {connection.vendor}.")
     return DIALECTS[connection.vendor]
-
-
-def _id(connection: BaseDatabaseWrapper, id: UUID) -> Any:
-    return id if connection.features.has_native_uuid_field else id.hex
 
 
 def _now(connection: BaseDatabaseWrapper) -> Any:

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from django.db import transaction as transactions
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from token_allowance.stores import ledger, rollups
@@ -25,12 +24,6 @@ STAGED = ", ".join(f's."{name}"' for name in COLUMNS)
 TEXT = ("id", "cost_exact", *DOCUMENTS)  # read as they are written, so that nothing is rounded
 READ = ", ".join(f'"{name}"' + ("::text" if name in TEXT else "") for name in COLUMNS)
 SPENDS = ", ".join(f'"{name}"' for name in (*rollups.KEY, *rollups.SUMS))
-
-
-def transaction(connection: BaseDatabaseWrapper) -> Any:
-    if connection.in_atomic_block:
-        return transactions.atomic(connection.alias)
-    return ledger.OwnTransaction(connection, "BEGIN")
 
 
 def lock(cursor: Any, prefix: str) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 from uuid import UUID
 
-from django.db import transaction as transactions
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from token_allowance.stores import ledger, rollups
@@ -26,12 +25,6 @@ ADD = f"""INSERT INTO {rollups.TABLE} AS r ({", ".join((*rollups.KEY, *rollups.S
     VALUES ({", ".join(["%s"] * len(rollups.KEY + rollups.SUMS))})
     ON CONFLICT ({", ".join(rollups.KEY)}) DO UPDATE SET
     {", ".join(f"{name} = r.{name} + excluded.{name}" for name in rollups.SUMS)}"""
-
-
-def transaction(connection: BaseDatabaseWrapper) -> Any:
-    if connection.in_atomic_block:
-        return transactions.atomic(connection.alias)
-    return ledger.OwnTransaction(connection, "BEGIN IMMEDIATE")
 
 
 def lock(cursor: Any, prefix: str) -> str:

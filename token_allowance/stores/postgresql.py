@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from token_allowance.limits import Budget
@@ -94,7 +93,7 @@ def seed(connection: BaseDatabaseWrapper, budget: Budget, again: bool) -> Drift:
 
     Open rows are locked before the counter, as settling does (protocol B).
     """
-    with _transaction(connection), connection.cursor() as cursor:
+    with ledger.transaction(connection), connection.cursor() as cursor:
         _keep_reserves_out(cursor)
         return ledger.seed(connection, cursor, budget, again=again, lock=LOCK)
 
@@ -102,7 +101,7 @@ def seed(connection: BaseDatabaseWrapper, budget: Budget, again: bool) -> Drift:
 def adjust(
     connection: BaseDatabaseWrapper, budget: Budget, amount: int | None, row: Row
 ) -> Adjusted:
-    with _transaction(connection), connection.cursor() as cursor:
+    with ledger.transaction(connection), connection.cursor() as cursor:
         _keep_reserves_out(cursor)
         ledger.seed(connection, cursor, budget, again=False, lock=LOCK)
         return adjustments.adjust(connection, cursor, budget, amount, row, lock=LOCK)
@@ -111,15 +110,6 @@ def adjust(
 def _keep_reserves_out(cursor: Any) -> None:
     cursor.execute("SELECT set_config('lock_timeout', '10000', true)")
     cursor.execute("SELECT pg_advisory_xact_lock(8313, 1)")
-
-
-def _transaction(connection: BaseDatabaseWrapper) -> Any:
-    """``transaction.atomic`` looks connections up by alias, and ours is in no such list."""
-    return (
-        ledger.OwnTransaction(connection, "BEGIN")
-        if not connection.in_atomic_block
-        else (transaction.atomic(connection.alias))
-    )
 
 
 def _array(values: Sequence[object]) -> str:

@@ -8,11 +8,9 @@ from __future__ import annotations
 import datetime as dt
 import json
 import time
-from contextlib import AbstractContextManager
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
-from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from token_allowance import keys
@@ -28,13 +26,9 @@ from token_allowance.stores.base import (
     Row,
     Settlement,
 )
+from token_allowance.stores.events import FINAL
 from token_allowance.stores.ledger import DOCUMENTS, MOMENTS, TABLE
 
-FINAL_FIELDS = (
-    "state", "flags", "cost_micros", "cost_exact", "input_tokens", "output_tokens",
-    "cache_read_tokens", "cache_write_tokens", "reasoning_tokens", "usage", "raw_usage", "price",
-    "provider_request_id", "settled_at",
-)  # fmt: skip
 STATE_FIELDS = (
     "state", "flags", "holds", "cost_micros", "input_tokens", "output_tokens", "settled_at",
     "reserved_micros", "reserved_tokens", "expires_at",
@@ -42,7 +36,7 @@ STATE_FIELDS = (
 
 
 def reserve(connection: BaseDatabaseWrapper, request: Request) -> Decision | list[Budget]:
-    with _transaction(connection), connection.cursor() as cursor:
+    with ledger.transaction(connection), connection.cursor() as cursor:
         if _known(cursor, request.row):
             return Decision(Outcome.REPEAT)
         version, waiting = _version(cursor)
@@ -65,7 +59,7 @@ def reserve(connection: BaseDatabaseWrapper, request: Request) -> Decision | lis
 
 
 def settle(connection: BaseDatabaseWrapper, settlement: Settlement) -> Outcome:
-    with _transaction(connection), connection.cursor() as cursor:
+    with ledger.transaction(connection), connection.cursor() as cursor:
         row = _read(cursor, settlement.id)
         final = settlement.row
         freed = {"idempotency_key": ""} if final["state"] == "released" else {}
@@ -84,13 +78,13 @@ def settle(connection: BaseDatabaseWrapper, settlement: Settlement) -> Outcome:
             return _again(connection, cursor, settlement.id, row, final)
         late = ["late"] if outcome is Outcome.LATE else []
         flags = sorted({*row["flags"], *final["flags"], *late})
-        changes = {name: final[name] for name in FINAL_FIELDS} | {"flags": flags} | freed
+        changes = {name: final[name] for name in ("state", *FINAL)} | {"flags": flags} | freed
         _update(connection, cursor, settlement.id, changes)
         return outcome
 
 
 def extend(connection: BaseDatabaseWrapper, request: Request, deferred_id: str | None) -> Decision:
-    with _transaction(connection), connection.cursor() as cursor:
+    with ledger.transaction(connection), connection.cursor() as cursor:
         row = _read(cursor, request.id)
         if row is None or row["state"] != "reserved":
             return Decision(Outcome.GONE)
@@ -119,7 +113,7 @@ def extend(connection: BaseDatabaseWrapper, request: Request, deferred_id: str |
 def expire(connection: BaseDatabaseWrapper, now: dt.datetime, charge: bool, most: int) -> int:
     moment = dt.datetime.now(dt.UTC)
     due_at = connection.ops.adapt_datetimefield_value(moment)
-    with _transaction(connection), connection.cursor() as cursor:
+    with ledger.transaction(connection), connection.cursor() as cursor:
         tickets.sweep(connection, cursor, moment)
         cursor.execute(
             f"SELECT id FROM {TABLE} WHERE state = 'reserved' AND expires_at < %s "
@@ -146,22 +140,16 @@ def expire(connection: BaseDatabaseWrapper, now: dt.datetime, charge: bool, most
 
 
 def seed(connection: BaseDatabaseWrapper, budget: Budget, again: bool) -> Drift:
-    with _transaction(connection), connection.cursor() as cursor:
+    with ledger.transaction(connection), connection.cursor() as cursor:
         return ledger.seed(connection, cursor, budget, again=again)
 
 
 def adjust(
     connection: BaseDatabaseWrapper, budget: Budget, amount: int | None, row: Row
 ) -> Adjusted:
-    with _transaction(connection), connection.cursor() as cursor:
+    with ledger.transaction(connection), connection.cursor() as cursor:
         ledger.seed(connection, cursor, budget, again=False)
         return adjustments.adjust(connection, cursor, budget, amount, row)
-
-
-def _transaction(connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
-    if connection.in_atomic_block:
-        return cast(AbstractContextManager[None], transaction.atomic(connection.alias))
-    return ledger.OwnTransaction(connection, "BEGIN IMMEDIATE")
 
 
 def _known(cursor: Any, row: Row) -> bool:

@@ -14,6 +14,7 @@ from uuid import UUID
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from token_allowance.stores.base import Decision, Outcome, Request, Room
+from token_allowance.stores.connections import written_id
 
 TICKET_SECONDS = 3
 LEAVE = "DELETE FROM token_allowance_ticket WHERE call = %s"
@@ -99,7 +100,7 @@ def sweep(connection: BaseDatabaseWrapper, cursor: Any, now: dt.datetime) -> Non
 
 def leave(connection: BaseDatabaseWrapper, ticket: UUID) -> None:
     with connection.cursor() as cursor:
-        cursor.execute(LEAVE, [ticket if connection.vendor == "postgresql" else ticket.hex])
+        cursor.execute(LEAVE, [written_id(connection, ticket)])
 
 
 def _ranks(

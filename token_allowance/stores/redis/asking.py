@@ -29,7 +29,6 @@ class Asking:
 
     def begin(self, epoch: int, opened_at: int = 0) -> None:
         """Believe in this epoch from now on."""
-        self.wire.epoch = epoch
         self.names = Names(self.prefix, epoch, opened_at)
 
     def ask(self, question: Callable[..., Question], *given: Any) -> list[Any]:

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from token_allowance.stores.redis.store import RedisStore
 
 BATCH = 5000
-NOTHING_HAPPENED = b"m"  # only there so that the ids of the stream go on where the ledger is
 KEPT_MILLISECONDS = 600_000  # behind the ledger: what a server that lost its tail is replayed from
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import json
 from typing import TYPE_CHECKING, Any
-
-from django.db.backends.base.base import BaseDatabaseWrapper
+from uuid import UUID
 
 from token_allowance.limits import NOTHING
 from token_allowance.stores import ledger
 from token_allowance.stores.base import Outcome, Request, Row, Settlement
-from token_allowance.stores.connections import run
+from token_allowance.stores.connections import run, written_id
 from token_allowance.stores.redis import drainage
 from token_allowance.stores.redis import holds as held
 from token_allowance.stores.redis.asking import Question
@@ -116,12 +115,7 @@ def _listed(store: RedisStore, row: Row) -> Holds:
 
 def _of_ledger(store: RedisStore, row: Row) -> Row | None:
     drainage.drain(store)
-    return run(store.alias, lambda connection: ledger.find(connection, _by_id(connection, row)))
-
-
-def _by_id(connection: BaseDatabaseWrapper, row: Row) -> dict[str, str]:
-    native = connection.features.has_native_uuid_field
-    return {"id": str(row["id"]) if native else str(row["id"]).replace("-", "")}
+    return run(store.alias, lambda c: ledger.find(c, {"id": str(written_id(c, UUID(row["id"])))}))
 
 
 def _restore(store: RedisStore, found: Row, holds: Holds) -> None:

@@ -13,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.stores import ledger
 from token_allowance.stores.base import Row
-from token_allowance.stores.connections import run
+from token_allowance.stores.connections import run, written_id
 
 logger = logging.getLogger("token_allowance")
 OUTBOX = "token_allowance_outbox"
@@ -35,19 +35,6 @@ def begin_epoch(connection: BaseDatabaseWrapper, prefix: str, now: dt.datetime) 
         return int(cursor.fetchone()[0])
 
 
-def final(connection: BaseDatabaseWrapper, ids: Sequence[UUID]) -> set[UUID]:
-    """Which of these calls have ended, as far as the ledger has heard."""
-    native = connection.features.has_native_uuid_field
-    marks = ", ".join(["%s"] * len(ids))
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT id FROM {ledger.TABLE} WHERE id IN ({marks}) "
-            "AND state IN ('settled', 'released')",
-            [id if native else id.hex for id in ids],
-        )
-        return {UUID(str(id)) for (id,) in cursor.fetchall()}
-
-
 def open_rows(connection: BaseDatabaseWrapper) -> list[Row]:
     """The ledger's reservations that have not ended."""
     columns = ", ".join(OPEN)
@@ -55,20 +42,17 @@ def open_rows(connection: BaseDatabaseWrapper) -> list[Row]:
         cursor.execute(f"SELECT {columns} FROM {ledger.TABLE} WHERE state = 'reserved'")
         found = [dict(zip(OPEN, row, strict=True)) for row in cursor.fetchall()]
     for row in found:
-        row["id"] = str(UUID(str(row["id"])))
         row["holds"] = json.loads(row["holds"]) if isinstance(row["holds"], str) else row["holds"]
-        row["expires_at"] = _aware(row["expires_at"])
     return found
 
 
 def states(connection: BaseDatabaseWrapper, ids: Sequence[UUID]) -> dict[UUID, str]:
     """The states of these reservations, as far as the ledger has them."""
-    native = connection.features.has_native_uuid_field
     marks = ", ".join(["%s"] * len(ids))
     with connection.cursor() as cursor:
         cursor.execute(
             f"SELECT id, state FROM {ledger.TABLE} WHERE id IN ({marks})",
-            [id if native else id.hex for id in ids],
+            [written_id(connection, id) for id in ids],
         )
         return {UUID(str(id)): state for id, state in cursor.fetchall()}
 
@@ -82,9 +66,3 @@ def used_before(alias: str, row: Row) -> bool:
         logger.warning("token_allowance: an idempotency key is looked for in Redis only")
         return False
     return found is not None
-
-
-def _aware(moment: dt.datetime | str) -> dt.datetime:
-    if isinstance(moment, str):
-        moment = dt.datetime.fromisoformat(moment)
-    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)

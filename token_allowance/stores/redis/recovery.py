@@ -9,15 +9,17 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from token_allowance.limits import microseconds
-from token_allowance.stores import outbox
+from token_allowance.stores import events, ledger, outbox, version
 from token_allowance.stores.base import Row, Settlement
 from token_allowance.stores.connections import run
-from token_allowance.stores.redis import drainage, records, versions
+from token_allowance.stores.redis import drainage, records
 from token_allowance.stores.redis import holds as held
 from token_allowance.stores.redis.checking import facts
 from token_allowance.stores.redis.gate import Command, closed
+from token_allowance.stores.redis.holds import Holds
 from token_allowance.stores.redis.names import Names
 
 if TYPE_CHECKING:
@@ -52,11 +54,11 @@ def recover(store: RedisStore, *, whatever: bool = False) -> None:
         logger.warning("token_allowance: budgets in Redis begin epoch %d from the ledger", number)
         gate.write(_continued(store, names, mark))
         rows = run(store.alias, records.open_rows)
-        gate.write([c for row in rows for c in _restored(names, row)])
-        version = run(store.alias, versions.read)
+        gate.write([c for row in rows for c in restored(names, row, held.of_row(row))])
+        number_of_policy = run(store.alias, version.read)
         gate.write([
             ("DEL", names.lease),
-            ("SET", names.version, version),
+            ("SET", names.version, number_of_policy),
             ("SET", f"{names.of_epoch}opened", microseconds(now)),
             ("SET", names.marker, f"{number}:{server}"),
         ])  # fmt: skip
@@ -78,9 +80,9 @@ def replay(store: RedisStore, settlements: Sequence[Settlement]) -> None:
             some = settlements[start : start + CHUNK]
             try:
                 ids = [settlement.id for settlement in some]
-                final = run(store.alias, partial(records.final, ids=ids))
+                states = run(store.alias, partial(records.states, ids=ids))
                 for settlement in some:
-                    if settlement.id not in final:
+                    if states.get(settlement.id) not in ("settled", "released"):
                         store.settle(settlement)
             except Exception as error:
                 lost += len(some)
@@ -97,17 +99,17 @@ def _continued(store: RedisStore, names: Names, mark: str) -> list[Command]:
     milliseconds, number = (int(part) for part in mark.split("-"))
     if last and tuple(int(p) for p in last[0][0].split(b"-")) >= (milliseconds, number):
         return []
-    fields = ("i", "-", "s", drainage.NOTHING_HAPPENED.decode(), "d", "{}")
+    fields = ("i", "-", "s", events.NOTHING, "d", "{}")
     return [("XADD", names.events, f"{milliseconds}-{number + 1}", *fields)]
 
 
-def _restored(names: Names, row: Row) -> list[Command]:
-    """An open reservation; its counters are seeded, with it, when they are needed."""
-    ends_at: dt.datetime = row["expires_at"]
+def restored(names: Names, row: Row, holds: Holds) -> list[Command]:
+    """An open reservation, from its ledger row: what it holds, its lease, its idempotency key."""
+    id = str(UUID(str(row["id"])))
     found: list[Command] = [
-        ("SET", names.reservation(row["id"]), f"{held.OPEN}|{held.of_row(row).text}"),
-        ("ZADD", names.leases, microseconds(ends_at) // 1000, row["id"]),
+        ("SET", names.reservation(id), f"{held.OPEN}|{holds.text}"),
+        ("ZADD", names.leases, microseconds(ledger.aware(row["expires_at"])) // 1000, id),
     ]
     if row["idempotency_key"]:
-        found.append(("SET", names.idempotent(row["tenant"], row["idempotency_key"]), row["id"]))
+        found.append(("SET", names.idempotent(row["tenant"], row["idempotency_key"]), id))
     return found

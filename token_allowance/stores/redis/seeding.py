@@ -19,18 +19,21 @@ from token_allowance.stores.base import Adjusted, Drift, Room, Row
 from token_allowance.stores.connections import run
 from token_allowance.stores.redis import drainage
 from token_allowance.stores.redis import holds as held
+from token_allowance.stores.redis.asking import PATIENCE_SECONDS
 from token_allowance.stores.redis.gate import Command, Gate, closed
 from token_allowance.stores.redis.names import (
     Names,
     kept_milliseconds,
     lasts_milliseconds,
 )
+from token_allowance.stores.redis.recovery import restored
 
 if TYPE_CHECKING:
     from token_allowance.stores.redis.store import RedisStore
 
 PAUSE_SECONDS = 0.01
-PATIENCE_SECONDS = 15.0
+BUSY = "Budgets are being counted by somebody else; try again."
+ATTACHED = (held.OPEN, held.EXPIRED, held.CHARGED)  # what still moves a counter when it ends
 Figures = dict[int, tuple[int, int]]  # (used, reserved) by slice; of slice 0 where none rolls
 
 
@@ -59,7 +62,7 @@ def rebuild(store: RedisStore, now: dt.datetime) -> list[Drift]:
                 continue
         time.sleep(PAUSE_SECONDS)
     if budgets:
-        raise StoreUnavailable("Budgets are being counted by somebody else; try again.")
+        raise StoreUnavailable(BUSY)
     return drifts
 
 
@@ -78,11 +81,13 @@ def _rebuilt(store: RedisStore, gate: Gate, budget: Budget, now: dt.datetime) ->
 
 def adjust(store: RedisStore, budget: Budget, amount: int | None, row: Row) -> Adjusted:
     """Write the adjustment and count the budget anew, which adds it."""
-    while True:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
         with closed(store.wire, store.asking.names) as gate:
             if gate is not None:
                 return _adjust(store, gate, budget, amount, row)
         time.sleep(PAUSE_SECONDS)
+    raise StoreUnavailable(BUSY)
 
 
 def figures(store: RedisStore, budgets: Sequence[Budget]) -> list[Room]:
@@ -115,8 +120,10 @@ def _adjust(
     store: RedisStore, gate: Gate, budget: Budget, amount: int | None, row: Row
 ) -> Adjusted:
     drainage.drain(store)
-    used, reserved = store.asking.names.counter(budget.key, budget.since)
-    gate.write([("DEL", used), ("DEL", reserved)])  # if we die it is missing, and seeded
+    names = store.asking.names
+    used, reserved = names.counter(budget.key, budget.since)
+    listed = ("HSET", names.opened(budget.key), budget.key, budget.since)
+    gate.write([("DEL", used), ("DEL", reserved), listed])  # if we die it was lost, so it is seeded
     done = run(store.alias, lambda c: adjustments.record(c, budget, _sums(budget, c), amount, row))
     found = _seed(store, gate, budget, row["created_at"])
     return Adjusted(done, _room(budget, found))
@@ -171,18 +178,14 @@ def _attached(
         ids = [str(UUID(str(row["id"]))) for row in some]
         texts = store.wire.execute("MGET", *(names.reservation(id) for id in ids))
         for row, id, text in zip(some, ids, texts, strict=True):
-            state = text[:1].decode() if text else held.OPEN
-            if state not in (held.OPEN, held.EXPIRED, held.CHARGED):
-                continue
-            if text is None and row["state"] != "reserved":
-                continue
-            before = (
-                held.read(text[2:]) if text else held.of((k, u, a, 0) for k, u, a in row["holds"])
-            )
-            key = base.held_in(row, budget)
-            unit = budget.limit.unit
-            after = before.with_counter(key, unit.value, base.held(row, unit), budget.since)
-            if after is not None:
+            key, unit = base.held_in(row, budget), budget.limit.unit
+            amount = base.held(row, unit)
+            state = text[:1].decode() if text else ""
+            before = held.read(text[2:]) if state in ATTACHED else held.of_row(row)
+            after = before.with_counter(key, unit.value, amount, budget.since) or before
+            if not text and row["state"] == "reserved":
+                commands += restored(names, row, after)
+            elif state in ATTACHED and after is not before:
                 commands.append(("SET", names.reservation(id), f"{state}|{after.text}", "KEEPTTL"))
     return commands
 

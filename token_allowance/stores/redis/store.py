@@ -82,7 +82,7 @@ class RedisStore(base.Store):
     def _reserve(self, request: Request, holds: Holds) -> Decision:
         if request.row["idempotency_key"] and records.used_before(self.alias, request.row):
             return Decision(Outcome.REPEAT)
-        words = "q" if request.ticket else ""
+        words = ("q" if request.ticket else "") + ("c" if request.confirmed else "")
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             answer = self.asking.ask(
@@ -101,7 +101,9 @@ class RedisStore(base.Store):
                 )
             if word == "repeat":
                 return Decision(Outcome.REPEAT)
-            if word in ("confirm", "older"):
+            if word == "older" and request.confirmed and versions.is_news(request, answer):
+                versions.publish(self, request.version)
+            elif word in ("confirm", "older"):
                 known = versions.confirm(self)
                 if known == versions.UNKNOWN:
                     request = versions.unconfirmed(request, answer)
@@ -112,7 +114,8 @@ class RedisStore(base.Store):
                 if "o" in words:
                     missing = [request.budgets[i - 1] for i in answer[1:]]
                     seeding.seed(self, missing, request.now)
-                words += "o"
+                else:
+                    words += "o"
             elif word == "queued":
                 words += "q"
             else:
@@ -204,9 +207,9 @@ class RedisStore(base.Store):
         pending.apply(self)
         taken = drainage.drain(self)
         drainage.trim(self)
-        if self._swept != self.wire.epoch:
+        if self._swept != self.asking.names.epoch:
             drainage.sweep(self)
-            self._swept = self.wire.epoch
+            self._swept = self.asking.names.epoch
         return taken
 
     def behind_seconds(self) -> float:
@@ -240,12 +243,12 @@ class RedisStore(base.Store):
     def meet(self, marker: str) -> None:
         """A server has this marker: believe in its epoch, or begin it anew from the ledger."""
         epoch, _, _ = marker.partition(":")
-        before = self.wire.epoch
+        before = self.asking.names.epoch
         if not marker or int(epoch) == before:
             recovery.recover(self)
         else:
             recovery.adopt(self, int(epoch))
-        if before and self.wire.epoch != before:
+        if before and self.asking.names.epoch != before:
             self._replay()
 
     def turned_back(self) -> None:

@@ -6,9 +6,8 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from django.db.backends.base.base import BaseDatabaseWrapper
-
 from token_allowance.exceptions import StoreUnavailable
+from token_allowance.stores import version
 from token_allowance.stores.base import Request
 from token_allowance.stores.connections import run
 from token_allowance.stores.redis.asking import Question
@@ -22,13 +21,6 @@ logger = logging.getLogger("token_allowance")
 UNKNOWN: Final = -2  # the database did not say
 LEASE_MILLISECONDS = 2000
 HOLD_MILLISECONDS = 5000
-SQL = "SELECT coalesce(sum(number), 0) FROM token_allowance_policyversion"
-
-
-def read(connection: BaseDatabaseWrapper) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute(SQL)
-        return int(cursor.fetchone()[0])
 
 
 def confirm(store: RedisStore) -> int:
@@ -40,14 +32,14 @@ def confirm(store: RedisStore) -> int:
     seconds, micros = store.wire.execute("TIME")
     began = int(seconds) * 1000 + int(micros) // 1000
     try:
-        version = run(store.alias, read)
+        known = run(store.alias, version.read)
     except StoreUnavailable:
         logger.warning("token_allowance: the database is down; limits are those last known")
         return UNKNOWN
-    answer = _publish(store, version, began)
-    if answer[0] == "older" and run(store.alias, read) < int(answer[1]):
+    answer = _publish(store, known, began)
+    if answer[0] == "older" and run(store.alias, version.read) < int(answer[1]):
         store.turned_back()
-    return version
+    return known
 
 
 def unconfirmed(request: Request, answer: list[Any]) -> Request:
@@ -69,13 +61,27 @@ def hold(store: RedisStore) -> None:
 
 def publish_written(store: RedisStore) -> None:
     """A policy write has been committed."""
-    _publish(store, run(store.alias, read), "")
+    publish(store, run(store.alias, version.read))
 
 
-def _publish(store: RedisStore, version: int, began: int | str) -> list[Any]:
-    return store.asking.ask(_published, version, began)
+def is_news(request: Request, answer: list[Any]) -> bool:
+    """Does a request know a newer version than the one that was published?
+
+    If it has read it since it began, that is new enough, though there may be one newer still that
+    nobody has told of: otherwise edits that follow each other fast starve it (protocol 5).
+    """
+    return answer[1] == b"" or int(answer[1]) < request.version
 
 
-def _published(names: Names, version: int, began: int | str) -> Question:
+def publish(store: RedisStore, number: int) -> None:
+    """Raise the published version; how long it may be relied on stays as it is."""
+    _publish(store, number, "")
+
+
+def _publish(store: RedisStore, number: int, began: int | str) -> list[Any]:
+    return store.asking.ask(_published, number, began)
+
+
+def _published(names: Names, number: int, began: int | str) -> Question:
     keys = [names.marker, names.version, names.lease, names.hold]
-    return script("publish"), keys, [names.epoch, version, began, LEASE_MILLISECONDS]
+    return script("publish"), keys, [names.epoch, number, began, LEASE_MILLISECONDS]

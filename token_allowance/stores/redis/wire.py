@@ -104,7 +104,6 @@ class Wire:
         self._nodes: list[tuple[str, int]] = []  # of a cluster, as redirections have named them
         self._at: int | tuple[str, int] = 0  # an index of _pools, or a node
         self.breaker = Breaker()
-        self.epoch = 0
         self._begin()
 
     def _begin(self) -> None:
