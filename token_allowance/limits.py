@@ -21,6 +21,8 @@ STATED = ("tenant", "user", "session", "feature")
 DIMENSIONS = (*STATED, "model")
 RUN = "run_path"
 IDENTIFIER_LENGTH = 200
+NOTIFY_AT = (70, 90, 100)  # percent of an amount
+MOST_PERCENT = 120
 
 
 class Unit(StrEnum):
@@ -59,6 +61,14 @@ def checked_identifier(name: str, value: object) -> str:
     if "\x00" in text or not text.isprintable():
         raise ValueError(f"{name} holds a control character")
     return text
+
+
+def are_levels(value: object) -> bool:
+    """Is this a list of whole percentages at which a limit can tell?"""
+    return isinstance(value, list | tuple) and all(
+        isinstance(level, int) and not isinstance(level, bool) and 1 <= level <= MOST_PERCENT
+        for level in value
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 POLICY_TABLES = {
     "token_allowance_limit": "limits",
     "token_allowance_limitincrease": "limits",
+    "token_allowance_degraderule": "limits",
     "token_allowance_tenant": "tenants",
     "token_allowance_price": "prices",
     "token_allowance_modelalias": "prices",

@@ -22,5 +22,11 @@ class Mode(models.TextChoices):
     OBSERVE = "observe", "observe: note what would have been refused"
 
 
+class Severity(models.TextChoices):
+    INFO = "info", "information"
+    WARNING = "warning", "warning"
+    CRITICAL = "critical", "critical"
+
+
 def identifier(**options: Any) -> models.CharField[str, str]:
     return models.CharField(max_length=limits.IDENTIFIER_LENGTH, blank=True, default="", **options)

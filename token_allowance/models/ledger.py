@@ -79,6 +79,11 @@ class Reservation(models.Model):
                 fields=["expires_at"], condition=Q(state="reserved"), name="allowance_ledger_lease"
             ),
             models.Index(
+                fields=["settled_at"],
+                condition=Q(settled_at__isnull=False),
+                name="allowance_ledger_settled",
+            ),
+            models.Index(
                 fields=["provider_request_id"],
                 condition=~Q(provider_request_id=""),
                 name="allowance_ledger_request",

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import models
-from django.db.models import Q
+from django.db.models import Q, Value
 from django.utils import timezone
 
 from token_allowance import limits, money, rolling
@@ -16,6 +16,10 @@ from token_allowance.models.fields import Mode, identifier, validate_time_zone
 from token_allowance.windows import Window, not_a_window
 
 MICROS = "amount is in millionths of a dollar: $0.50 is 500_000"
+
+
+def notify_levels() -> list[int]:
+    return list(limits.NOTIFY_AT)
 
 
 class Limit(models.Model):
@@ -59,6 +63,24 @@ class Limit(models.Model):
     unit = models.CharField(max_length=8, choices=Units, default=Units.COST)
     amount = models.BigIntegerField()
     mode = models.CharField(max_length=8, blank=True, default="", choices=Mode)
+    notify_at = models.JSONField(
+        default=notify_levels,
+        db_default=Value(list(limits.NOTIFY_AT), models.JSONField()),
+        blank=True,
+        help_text="Percent used at which to tell: [70, 90, 100].",
+    )
+    degrade_at = models.PositiveSmallIntegerField(
+        default=90,
+        db_default=90,
+        null=True,
+        blank=True,
+        help_text="Percent used from which degrade rules act; empty: never.",
+    )
+    hard_stop_percent = models.PositiveSmallIntegerField(
+        default=100,
+        db_default=100,
+        help_text="Percent used from which calls are refused: 100 to 120.",
+    )
     is_active = models.BooleanField(default=True)
     expires_at = models.DateTimeField(null=True, blank=True)
     # Microseconds since 1970; a trigger moves it when what the limit counts changes.
@@ -98,6 +120,14 @@ class Limit(models.Model):
             ),
             models.CheckConstraint(
                 condition=Q(unit__in=[u.value for u in limits.Unit]), name="allowance_limit_unit"
+            ),
+            models.CheckConstraint(
+                condition=Q(hard_stop_percent__gte=100, hard_stop_percent__lte=120),
+                name="allowance_limit_hard_stop",
+            ),
+            models.CheckConstraint(
+                condition=Q(degrade_at__isnull=True) | Q(degrade_at__gte=1, degrade_at__lte=120),
+                name="allowance_limit_degrade_at",
             ),
             models.UniqueConstraint(
                 "tenant", "user", "session", "feature", "model", "plan", "window",
@@ -164,6 +194,8 @@ class Limit(models.Model):
                     limits.checked_identifier(name, value)
                 except ValueError as error:
                     raise ValidationError({name: str(error)}) from None
+        if not limits.are_levels(self.notify_at):
+            raise ValidationError({"notify_at": "Whole percentages from 1 to 120: [70, 90, 100]."})
 
 
 def not_an_amount(value: object) -> bool:

@@ -16,6 +16,14 @@ class Switch(models.Model):
     user = identifier()
     feature = identifier()
     model = identifier()
+    percent = models.PositiveSmallIntegerField(
+        default=100, db_default=100, help_text="Of the callers it names, always the same ones."
+    )
+    cuts_streams = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Answers that are being streamed are cut off too.",
+    )
     reason = models.CharField(max_length=500)
     by = models.CharField(max_length=200)
     engaged_at = models.DateTimeField(default=timezone.now)
@@ -30,6 +38,9 @@ class Switch(models.Model):
                 fields=["tenant", "user", "feature", "model"],
                 condition=Q(released_at__isnull=True),
                 name="allowance_switch_engaged_once",
+            ),
+            models.CheckConstraint(
+                condition=Q(percent__gte=1, percent__lte=100), name="allowance_switch_percent"
             ),
         ]
 

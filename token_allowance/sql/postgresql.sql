@@ -71,6 +71,7 @@ BEGIN
     FOR watched IN SELECT * FROM (VALUES
         ('token_allowance_limit', 'limits'),
         ('token_allowance_limitincrease', 'limits'),
+        ('token_allowance_degraderule', 'limits'),
         ('token_allowance_tenant', 'tenants'),
         ('token_allowance_price', 'prices'),
         ('token_allowance_modelalias', 'prices'),
