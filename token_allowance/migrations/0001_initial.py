@@ -256,6 +256,7 @@ class Migration(migrations.Migration):
                 ("unit", models.CharField(blank=True, default="", max_length=16)),
                 ("snapshot", models.JSONField(default=dict)),
                 ("fired_at", models.DateTimeField(default=django.utils.timezone.now)),
+                ("seen_at", models.DateTimeField(default=django.utils.timezone.now)),
                 ("resolved_at", models.DateTimeField(blank=True, null=True)),
                 ("acknowledged_at", models.DateTimeField(blank=True, null=True)),
                 ("acknowledged_by", models.CharField(blank=True, default="", max_length=200)),

@@ -69,6 +69,7 @@ class Alert(models.Model):
     unit = models.CharField(max_length=16, blank=True, default="")
     snapshot = models.JSONField(default=dict)
     fired_at = models.DateTimeField(default=timezone.now)
+    seen_at = models.DateTimeField(default=timezone.now)  # when it was last found so
     resolved_at = models.DateTimeField(null=True, blank=True)
     acknowledged_at = models.DateTimeField(null=True, blank=True)
     acknowledged_by = models.CharField(max_length=200, blank=True, default="")
