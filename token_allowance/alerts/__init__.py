@@ -1,0 +1,3 @@
+"""Alerts: what is told to people, once, with what was seen when it happened."""
+
+from __future__ import annotations

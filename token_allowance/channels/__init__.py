@@ -1,0 +1,3 @@
+"""Channels: how what is told reaches people."""
+
+from __future__ import annotations
