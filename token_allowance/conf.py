@@ -49,6 +49,8 @@ class Settings:
     EXCEEDED_STATUS: int = 429  # or 402
     # callable(dimension, value) -> name, (name, URL) or None: what staff see beside a key
     LABELS: str | Callable[..., Any] | None = None
+    METRICS: tuple[str, ...] = ()  # exporters to feed: "prometheus", "opentelemetry"
+    METRICS_TOKEN: str | None = None  # what a scraper must send as its bearer token
 
     @property
     def zone_name(self) -> str:
@@ -125,6 +127,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "EXCEEDED_STATUS": (429, 402),
 }
 CALLABLES = ("ATTRIBUTION", "LABELS")
+EXPORTERS = ("prometheus", "opentelemetry")
 INNER_KEYS = {
     "STORE": ("BACKEND", "OPTIONS"),
     "REQUEST_CAPS": ("max_calls", "max_cost"),
@@ -158,6 +161,9 @@ def problems(given: Mapping[str, Any]) -> list[str]:
         value = given.get(key)
         if value is not None and not callable(value) and not _dotted(value):
             found.append(f"{NAME}[{key!r}] must be a callable or its dotted path.")
+    metrics = given.get("METRICS", ())
+    if not isinstance(metrics, list | tuple) or not set(metrics) <= set(EXPORTERS):
+        found.append(f"{NAME}['METRICS'] is a list of {' and '.join(EXPORTERS)}.")
     if given.get("TIME_ZONE") and given["TIME_ZONE"] not in available_timezones():
         found.append(f"{NAME}['TIME_ZONE'] is not a time zone such as Europe/Berlin.")
     if given.get("UNKNOWN_MODEL") == "fallback" and not given.get("FALLBACK_PRICE"):

@@ -1,4 +1,4 @@
-"""What this process has done, as counters that only grow: for an exporter to read.
+"""What this process has done, as counters that only grow, and what it has measured: for exporters.
 
 Labels are of few values: never a person's, a tenant's, or a model's name as a request gives it.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Protocol
 
 #: Calls finished. Labels: provider; state ("settled", "released").
 CALLS_FINISHED = "calls_finished"
@@ -17,23 +18,70 @@ CALLS_FLAGGED = "calls_flagged"
 CALLS_EXPIRED = "calls_expired"
 #: Settlements that told something else than the one before. Labels: provider.
 CALLS_CONFLICTING = "calls_conflicting"
+#: Calls refused. Labels: code, provider.
+CALLS_REFUSED = "calls_refused"
 #: What finished calls were charged, in micro-dollars and tokens. Labels: provider.
 COST_MICROS = "cost_micros"
 INPUT_TOKENS = "input_tokens"
 OUTPUT_TOKENS = "output_tokens"
+#: Of that cost, what no provider has confirmed. Labels: provider.
+ESTIMATED_MICROS = "estimated_micros"
+#: What calls were charged above their reservation. Labels: provider.
+OVERAGE_MICROS = "overage_micros"
+
+#: Measured, not counted. How long a call waited for its budgets. Labels: outcome.
+RESERVE_SECONDS = "reserve_seconds"
+#: From the reservation to the end of the call. Labels: provider, model.
+CALL_SECONDS = "call_seconds"
+#: Tokens of one call. Labels: provider, model, type ("input", "output").
+CALL_TOKENS = "call_tokens"
 
 Labels = tuple[tuple[str, str], ...]  # (name, value) pairs, in the order that count() was given
 Counted = tuple[str, Labels, int]  # a counter's name and labels, and how much to add
+Measured = tuple[str, Labels, float]  # what was measured, of what, and the figure
+
+
+class Exporter(Protocol):
+    """What passes figures on to a monitoring system; it may not raise and may not wait."""
+
+    def add(self, counted: Sequence[Counted]) -> None: ...
+
+    def measure(self, measured: Sequence[Measured]) -> None: ...
+
+
+_exporters: list[Exporter] = []
 
 _counts: dict[tuple[str, Labels], int] = {}
 _lock = threading.Lock()
 
 
-def add(counted: Iterable[Counted]) -> None:
+def follow(exporter: Exporter) -> None:
+    """Tell this exporter of everything from now on; one of each class is enough."""
+    if not any(type(other) is type(exporter) for other in _exporters):
+        _exporters.append(exporter)
+
+
+def unfollow(exporter: Exporter) -> None:
+    _exporters.remove(exporter)
+
+
+def followed() -> bool:
+    """Does anybody take what is measured?"""
+    return bool(_exporters)
+
+
+def add(counted: Sequence[Counted]) -> None:
     """Add to counters, all in one step."""
     with _lock:
         for name, labels, more in counted:
             _counts[name, labels] = _counts.get((name, labels), 0) + more
+    for exporter in _exporters:
+        exporter.add(counted)
+
+
+def measure(measured: Sequence[Measured]) -> None:
+    for exporter in _exporters:
+        exporter.measure(measured)
 
 
 def count(name: str, more: int = 1, **labels: str) -> None:

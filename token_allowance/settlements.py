@@ -6,7 +6,7 @@ import atexit
 import datetime as dt
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from uuid import UUID
 
@@ -18,6 +18,8 @@ from token_allowance.exceptions import ReservationError, StoreUnavailable
 from token_allowance.limits import NOTHING, Amounts
 from token_allowance.plans import Attempt
 from token_allowance.stores.base import Outcome, Row, Settlement, Store
+from token_allowance.stores.events import moment
+from token_allowance.stores.rollups import NOT_BY_THE_PROVIDER
 from token_allowance.usage import Usage
 
 logger = logging.getLogger("token_allowance")
@@ -155,10 +157,36 @@ def tell(outcome: Outcome, row: Row) -> None:
             (metrics.COST_MICROS, labels, row["cost_micros"] or 0),
             (metrics.INPUT_TOKENS, labels, row["input_tokens"]),
             (metrics.OUTPUT_TOKENS, labels, row["output_tokens"]),
+            *_beyond(row, labels),
         )
     )
+    if metrics.followed():
+        metrics.measure(_measured(row))
     if signals.call_finished.receivers:
         _send(row, tuple(flags))
+
+
+def _beyond(row: Row, labels: metrics.Labels) -> Iterator[metrics.Counted]:
+    """What was charged without the provider's word, and what above the reservation."""
+    micros, reserved = row["cost_micros"] or 0, row["reserved_micros"]
+    if not NOT_BY_THE_PROVIDER.isdisjoint(row["flags"]):
+        yield metrics.ESTIMATED_MICROS, labels, micros
+    if reserved is not None and micros > reserved:
+        yield metrics.OVERAGE_MICROS, labels, micros - reserved
+
+
+def _measured(row: Row) -> list[metrics.Measured]:
+    """Of one call. A model is named only if it has a price: callers can make up others."""
+    model = row["model"] if row["cost_micros"] is not None else "unpriced"
+    labels = (("provider", row["provider"]), ("model", model))
+    found: list[metrics.Measured] = []
+    if row["state"] == "settled":
+        found.append((metrics.CALL_TOKENS, (*labels, ("type", "input")), row["input_tokens"]))
+        found.append((metrics.CALL_TOKENS, (*labels, ("type", "output")), row["output_tokens"]))
+    if row["settled_at"]:
+        seconds = (moment(row["settled_at"]) - moment(row["created_at"])).total_seconds()
+        found.append((metrics.CALL_SECONDS, labels, max(0.0, seconds)))
+    return found
 
 
 def _send(row: Row, flags: tuple[str, ...]) -> None:
