@@ -1121,6 +1121,9 @@ class Migration(migrations.Migration):
                 ("at", models.DateTimeField(default=django.utils.timezone.now)),
                 ("by", models.CharField(max_length=200)),
                 ("reason", models.CharField(blank=True, max_length=500)),
+                ("ends_at", models.DateTimeField(blank=True, null=True)),
+                ("percent", models.PositiveSmallIntegerField(db_default=100, default=100)),
+                ("cuts_streams", models.BooleanField(db_default=False, default=False)),
                 (
                     "switch",
                     models.ForeignKey(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
 from token_allowance.models.fields import identifier
+
+HISTORY = "The history of switches is append-only."
 
 
 class Switch(models.Model):
@@ -51,8 +55,18 @@ class Switch(models.Model):
         return ", ".join(named) or "everything"
 
 
+class AppendOnly(models.QuerySet[Any]):
+    """Rows that are added and read."""
+
+    def update(self, **kwargs: Any) -> int:
+        raise ValueError(HISTORY)
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        raise ValueError(HISTORY)
+
+
 class SwitchEvent(models.Model):
-    """What happened to a switch, append-only."""
+    """What happened to a switch, and how it stood then. Append-only."""
 
     class Actions(models.TextChoices):
         ENGAGED = "engaged"
@@ -63,9 +77,22 @@ class SwitchEvent(models.Model):
     at = models.DateTimeField(default=timezone.now)
     by = models.CharField(max_length=200)
     reason = models.CharField(max_length=500, blank=True)
+    ends_at = models.DateTimeField(null=True, blank=True)
+    percent = models.PositiveSmallIntegerField(default=100, db_default=100)
+    cuts_streams = models.BooleanField(default=False, db_default=False)
+
+    objects = AppendOnly.as_manager()
 
     class Meta:
         ordering = ["at", "id"]
 
     def __str__(self) -> str:
         return f"{self.action} {self.at:%Y-%m-%d %H:%M:%S} by {self.by}"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        if not self._state.adding:
+            raise ValueError(HISTORY)
+        super().save(*args, **kwargs)
+
+    def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
+        raise ValueError(HISTORY)
