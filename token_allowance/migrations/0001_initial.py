@@ -3,6 +3,7 @@ from __future__ import annotations
 import django.db.models.deletion
 import django.db.models.expressions
 import django.utils.timezone
+import token_allowance.models.channels
 import token_allowance.models.fields
 import token_allowance.models.limits
 from django.db import migrations, models
@@ -39,6 +40,7 @@ class Migration(migrations.Migration):
                             ("drill_overdue", "the kill switch was not drilled lately"),
                             ("silent", "the ledger is silent"),
                             ("switch", "a kill switch was pulled or released"),
+                            ("channel", "a message could not be delivered"),
                         ],
                         max_length=20,
                     ),
@@ -92,7 +94,11 @@ class Migration(migrations.Migration):
                 ("address", models.TextField(blank=True, default="")),
                 (
                     "secret",
-                    models.CharField(blank=True, default="", editable=False, max_length=100),
+                    models.CharField(
+                        default=token_allowance.models.channels.new_secret,
+                        editable=False,
+                        max_length=100,
+                    ),
                 ),
                 (
                     "least_severity",

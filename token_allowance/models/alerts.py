@@ -26,6 +26,7 @@ class AlertRule(models.Model):
         DRILL_OVERDUE = "drill_overdue", "the kill switch was not drilled lately"
         SILENT = "silent", "the ledger is silent"
         SWITCH = "switch", "a kill switch was pulled or released"
+        CHANNEL = "channel", "a message could not be delivered"
 
     kind = models.CharField(max_length=20, choices=Kinds)
     name = models.CharField(max_length=100, unique=True)

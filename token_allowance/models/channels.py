@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import secrets
+
 from django.db import models
 from django.utils import timezone
 
 from token_allowance.models.fields import Severity
+
+SECRET_BYTES = 32
+
+
+def new_secret() -> str:
+    """A key for signatures, written as Standard Webhooks writes it."""
+    return "whsec_" + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode("ascii")
 
 
 class Channel(models.Model):
@@ -24,7 +34,7 @@ class Channel(models.Model):
     name = models.CharField(max_length=100, unique=True)
     kind = models.CharField(max_length=8, choices=Kinds)
     address = models.TextField(blank=True, default="")
-    secret = models.CharField(max_length=100, blank=True, default="", editable=False)
+    secret = models.CharField(max_length=100, default=new_secret, editable=False)
     least_severity = models.CharField(max_length=8, choices=Severity, default=Severity.INFO)
     is_active = models.BooleanField(default=True)
 
@@ -81,4 +91,4 @@ class Delivery(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.event} to {self.channel_id}: {self.state}"
+        return f"{self.event} to {self.channel}: {self.state}"
