@@ -64,6 +64,11 @@ class Migration(migrations.Migration):
                 ),
                 ("minutes", models.PositiveIntegerField(blank=True, null=True)),
                 ("is_active", models.BooleanField(default=True)),
+                ("evaluated_at", models.DateTimeField(blank=True, editable=False, null=True)),
+                (
+                    "error",
+                    models.CharField(blank=True, default="", editable=False, max_length=300),
+                ),
             ],
             options={
                 "ordering": ["name"],

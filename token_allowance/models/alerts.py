@@ -11,7 +11,10 @@ from token_allowance.models.fields import Severity, identifier
 
 
 class AlertRule(models.Model):
-    """When to tell. ``threshold`` and ``minutes`` are read as the kind says in ``alerts/``."""
+    """When to tell. ``threshold`` and ``minutes`` are read as the kind says in ``alerts/``.
+
+    ``error`` says why the last evaluation failed; empty: it did not.
+    """
 
     class Kinds(models.TextChoices):
         BUDGET = "budget", "a budget reaches 70, 90 or 100 percent"
@@ -34,6 +37,8 @@ class AlertRule(models.Model):
     threshold = models.DecimalField(max_digits=18, decimal_places=4, null=True, blank=True)
     minutes = models.PositiveIntegerField(null=True, blank=True)
     is_active = models.BooleanField(default=True)
+    evaluated_at = models.DateTimeField(null=True, blank=True, editable=False)
+    error = models.CharField(max_length=300, blank=True, default="", editable=False)
     channels = models.ManyToManyField(
         Channel, blank=True, help_text="None: every channel that takes this severity."
     )
