@@ -51,6 +51,11 @@ class Settings:
     LABELS: str | Callable[..., Any] | None = None
     METRICS: tuple[str, ...] = ()  # exporters to feed: "prometheus", "opentelemetry"
     METRICS_TOKEN: str | None = None  # what a scraper must send as its bearer token
+    ENVIRONMENT: str = ""  # "production": said in every message
+    LINK_BASE: str | None = None  # "https://shop.example": messages link to its admin pages
+    # Hosts, and networks such as "10.0.0.0/8", that webhooks may reach although they are not
+    # public, also by plain http
+    WEBHOOK_ALLOWED: tuple[str, ...] = ()
 
     @property
     def zone_name(self) -> str:
@@ -164,6 +169,11 @@ def problems(given: Mapping[str, Any]) -> list[str]:
     metrics = given.get("METRICS", ())
     if not isinstance(metrics, list | tuple) or not set(metrics) <= set(EXPORTERS):
         found.append(f"{NAME}['METRICS'] is a list of {' and '.join(EXPORTERS)}.")
+    base, open_to = given.get("LINK_BASE"), given.get("WEBHOOK_ALLOWED", ())
+    if base and not str(base).startswith(("https://", "http://")):
+        found.append(f"{NAME}['LINK_BASE'] must begin with https://.")
+    if not isinstance(open_to, list | tuple) or not all(isinstance(one, str) for one in open_to):
+        found.append(f"{NAME}['WEBHOOK_ALLOWED'] is a list of hosts and networks.")
     if given.get("TIME_ZONE") and given["TIME_ZONE"] not in available_timezones():
         found.append(f"{NAME}['TIME_ZONE'] is not a time zone such as Europe/Berlin.")
     if given.get("UNKNOWN_MODEL") == "fallback" and not given.get("FALLBACK_PRICE"):

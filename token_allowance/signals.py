@@ -16,3 +16,8 @@ TOLD = (
     "provider", "model", "feature", "state", "cost_micros", "reserved_micros", "input_tokens",
     "output_tokens",
 )  # fmt: skip
+
+#: Sent for a channel of kind "signal", with ``channel`` (its name), ``payload`` (the message as
+#: fields, see ``channels/payload.py``) and ``text`` (as it would be mailed). The same ``id`` in the
+#: payload may come twice. A receiver that raises is told again, as a failed mail would be.
+alert_sent = Signal()
