@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from django.db import transaction
+from django.db.models import ProtectedError
 
 from token_allowance import allowance
 from token_allowance.models import Limit, ModelAlias, Price, Switch, SwitchEvent
@@ -88,14 +90,89 @@ def test_history_is_kept_and_a_second_engagement_replaces_the_first() -> None:
     allowance.disengage("feature:agent", by="eve", reason="fixed")
     assert not allowance.disengage("feature:agent", by="eve")
     allowance.engage("feature:agent", reason="again", by="ana")
-    events = SwitchEvent.objects.values_list("action", "by", "reason")
-    assert list(events) == [
+    assert history() == [
         ("engaged", "ana", "loop"),
         ("engaged", "bob", "still"),
         ("released", "eve", "fixed"),
         ("engaged", "ana", "again"),
     ]
     assert Switch.objects.count() == 2
+
+
+def history() -> list[tuple[str, str, str]]:
+    return list(SwitchEvent.objects.values_list("action", "by", "reason"))
+
+
+def test_history_tells_how_the_switch_stood() -> None:
+    allowance.engage("feature:agent", reason="loop", by="ana", cut_streams=True, percent=90)
+    allowance.engage("feature:agent", reason="better", by="ana", minutes=5, percent=50)
+    allowance.disengage("feature:agent", by="eve")
+    stood = SwitchEvent.objects.values_list("percent", "cuts_streams", "ends_at")
+    end = Switch.objects.get().ends_at
+    assert end is not None
+    assert list(stood) == [(90, True, None), (50, False, end), (50, False, end)]
+
+
+def test_history_is_append_only() -> None:
+    allowance.engage("global", reason="loop", by="ana")
+    event = SwitchEvent.objects.get()
+    event.reason = "another"
+    rows = SwitchEvent.objects.all()
+    for change in (event.save, event.delete, rows.delete, lambda: rows.update(by="nobody")):
+        with pytest.raises(ValueError, match="append-only"):
+            change()
+    with pytest.raises(ProtectedError):
+        Switch.objects.get().delete()
+    assert history() == [("engaged", "ana", "loop")]
+
+
+def test_a_switch_ends_by_itself_and_the_next_one_is_another(monkeypatch: Any) -> None:
+    allowance.engage("tenant:acme", reason="loop", by="ana", minutes=30)
+    assert stopped()
+    first = Switch.objects.get()
+    assert first.ends_at is not None
+    after = first.ends_at + dt.timedelta(seconds=1)
+    monkeypatch.setattr("django.utils.timezone.now", lambda: after)
+    assert not stopped()
+    assert not allowance.disengage("tenant:acme", by="bob")
+    allowance.engage("tenant:acme", reason="again", by="bob")
+    assert stopped()
+    first.refresh_from_db()
+    assert (first.released_at, first.reason) == (first.ends_at, "loop")
+    assert Switch.objects.get(released_at=None).engaged_at == after
+    assert history() == [
+        ("engaged", "ana", "loop"),
+        ("released", "by itself", "its time was over"),
+        ("engaged", "bob", "again"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"minutes": 0}, {"minutes": -5}, {"minutes": float("nan")}, {"percent": 0}, {"percent": 101}],
+)
+def test_a_switch_that_would_stop_nobody_is_refused(how: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"minutes|percent"):
+        allowance.engage("global", reason="loop", by="ana", **how)
+    assert not Switch.objects.exists()
+
+
+@pytest.mark.parametrize("percent", ["50", 50.0, True, None])
+def test_a_part_of_the_callers_is_a_whole_number(percent: Any) -> None:
+    with pytest.raises(ValueError, match="percent"):
+        allowance.engage("global", reason="loop", by="ana", percent=percent)
+
+
+def test_a_part_of_the_callers_are_always_the_same() -> None:
+    users = [f"user-{number}" for number in range(200)]
+    allowance.engage("feature:agent", reason="drill", by="ana", percent=10)
+    few = {user for user in users if stopped(user=user, feature="agent")}
+    assert few == {user for user in users if stopped(user=user, feature="agent", session="s")}
+    assert not any(stopped(user=user, feature="chat") for user in few)
+    allowance.engage("feature:agent", reason="let a tenth go first", by="ana", percent=90)
+    many = {user for user in users if stopped(user=user, feature="agent")}
+    assert 5 <= len(few) < 50 < len(many) < len(users)
+    assert few < many
 
 
 def test_a_switch_outlives_the_caller_s_rollback() -> None:

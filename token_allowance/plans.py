@@ -18,6 +18,7 @@ from token_allowance.policy import Policy, PriceRows
 from token_allowance.pricing import Cost, ModelPrice, cost
 from token_allowance.runs import Run
 from token_allowance.runs import budgets as caps
+from token_allowance.stops import SwitchRule
 from token_allowance.usage import Usage
 
 NO_USAGE = Usage()
@@ -188,9 +189,14 @@ def check_switches(
         return True
     if switch is None:
         raise SwitchEngaged("Model calls of this tenant are stopped: it is not active.")
+    raise stopped(switch, now)
+
+
+def stopped(switch: SwitchRule, now: dt.datetime) -> SwitchEngaged:
+    """What the callers are told whom this switch stops."""
     scope = " ".join(name for name, _ in switch.named) or "global"
     wait = None if switch.ends_at is None else max(1, ceil((switch.ends_at - now).total_seconds()))
-    raise SwitchEngaged(
+    return SwitchEngaged(
         f"Model calls are stopped by a {scope} switch: {switch.reason}",
         scope=scope,
         reason=switch.reason,

@@ -21,6 +21,7 @@ from token_allowance import conf, pricing, rolling, rules
 from token_allowance.limits import EACH, Attribution, Budget, Limit, apply
 from token_allowance.names import family, name_candidates
 from token_allowance.pricing import RATES, ModelPrice
+from token_allowance.stops import SwitchRule
 from token_allowance.stores import version
 from token_allowance.stores.connections import run
 
@@ -41,19 +42,6 @@ class TenantFacts:
     observe: bool = False
     is_active: bool = True
     tracked_since: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchRule:
-    """An engaged switch; ``named`` are the dimensions it names, none of them for everything."""
-
-    named: tuple[tuple[str, str], ...]
-    reason: str
-    ends_at: dt.datetime | None
-
-    def stops(self, values: dict[str, str], now: dt.datetime) -> bool:
-        running = self.ends_at is None or now < self.ends_at
-        return running and all(values.get(name) == value for name, value in self.named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +122,11 @@ class Policy:
 
     def engaged(self, values: dict[str, str], now: dt.datetime) -> SwitchRule | None:
         return next((switch for switch in self.switches if switch.stops(values, now)), None)
+
+    def cutting(self, values: dict[str, str], now: dt.datetime) -> SwitchRule | None:
+        """The switch that also cuts such calls while they are under way."""
+        cutting = (switch for switch in self.switches if switch.cuts_streams)
+        return next((switch for switch in cutting if switch.stops(values, now)), None)
 
     def _named(self, switch: SwitchRule) -> SwitchRule:
         named = tuple((n, self.model(v) if n == "model" else v) for n, v in switch.named)
@@ -254,14 +247,16 @@ def _tenant(connection: BaseDatabaseWrapper, key: str) -> TenantFacts:
 def _switches(connection: BaseDatabaseWrapper) -> list[SwitchRule]:
     names = ("tenant", "user", "feature", "model")
     sql = (
-        'SELECT tenant, "user", feature, model, reason, ends_at FROM token_allowance_switch '
-        "WHERE released_at IS NULL"
+        'SELECT tenant, "user", feature, model, reason, ends_at, percent, cuts_streams '
+        "FROM token_allowance_switch WHERE released_at IS NULL"
     )
     return [
         SwitchRule(
             tuple((n, v) for n, v in zip(names, row[:4], strict=True) if v),
             row[4],
             rules.moment(row[5]),
+            row[6],
+            bool(row[7]),
         )
         for row in rules.rows(connection, sql)
     ]

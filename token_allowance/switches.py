@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +11,34 @@ from django.db import DEFAULT_DB_ALIAS, IntegrityError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 
-from token_allowance import announcements, conf, threads
+from token_allowance import announcements, conf, streams, threads
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.limits import checked_identifier
+from token_allowance.stops import ALL_PERCENT
 from token_allowance.stores.connections import run
 from token_allowance.stores.ledger import transaction
 
 NAMES = ("tenant", "user", "feature", "model")
 GLOBAL = "global"
+REASON_LENGTH = 500
+BY_LENGTH = 200
+BY_ITSELF = "by itself"
 WHERE = 'tenant = %s AND "user" = %s AND feature = %s AND model = %s AND released_at IS NULL'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """How calls are to be stopped, and who says so."""
+
+    reason: str
+    by: str
+    ends_at: dt.datetime | None
+    percent: int
+    cuts_streams: bool
+
+    def columns(self, moment: Callable[[dt.datetime], Any]) -> list[Any]:
+        ends_at = self.ends_at and moment(self.ends_at)
+        return [self.reason, self.by, ends_at, self.percent, self.cuts_streams]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +80,29 @@ def engage(
     user: Any = None,
     feature: Any = None,
     model: Any = None,
+    cut_streams: bool = False,
+    percent: int = ALL_PERCENT,
 ) -> None:
     """Stop matching calls. When this returns, every reserve that starts obeys, in every process.
 
-    Written on a connection of our own, so an open transaction of the caller delays nothing.
-    Engaging again replaces reason and end.
+    Answers that are being streamed end as they would, unless ``cut_streams``: then they end within
+    a second or so with SwitchEngaged. ``percent`` (1 to 100) of the callers are stopped, always the
+    same ones. Written on a connection of our own, so an open transaction of the caller delays
+    nothing. Engaging again replaces all of this.
     """
     named = {"tenant": tenant, "user": user, "feature": feature, "model": model}
     chosen = target(text, everything, named)
     if not str(reason).strip():
         raise ValueError("a switch needs a reason")
-    now = timezone.now()
-    ends_at = None if minutes is None else now + dt.timedelta(minutes=minutes)
-    why, who = _fitting(reason, 500), _fitting(by, 200)
-    threads.call(_write, lambda c: _engage(c, chosen, why, who, now, ends_at))
+    order = Order(
+        reason=_fitting(reason, REASON_LENGTH),
+        by=_fitting(by, BY_LENGTH),
+        ends_at=_end(minutes),
+        percent=_percentage(percent),
+        cuts_streams=bool(cut_streams),
+    )
+    threads.call(_write, lambda c: _engage(c, chosen, order, timezone.now()))
+    streams.watch().look()
 
 
 def disengage(
@@ -90,9 +119,8 @@ def disengage(
     """Let matching calls through again; False if no such switch was engaged."""
     named = {"tenant": tenant, "user": user, "feature": feature, "model": model}
     chosen = target(text, everything, named)
-    now = timezone.now()
-    why, who = _fitting(reason, 500), _fitting(by, 200)
-    return bool(threads.call(_write, lambda c: _release(c, chosen, why, who, now)))
+    why, who = _fitting(reason, REASON_LENGTH), _fitting(by, BY_LENGTH)
+    return bool(threads.call(_write, lambda c: _release(c, chosen, why, who, timezone.now())))
 
 
 async def aengage(*args: Any, **options: Any) -> None:
@@ -101,6 +129,20 @@ async def aengage(*args: Any, **options: Any) -> None:
 
 async def adisengage(*args: Any, **options: Any) -> bool:
     return await threads.acall(lambda: disengage(*args, **options))
+
+
+def _end(minutes: float | None) -> dt.datetime | None:
+    if minutes is None:
+        return None
+    if not minutes > 0:
+        raise ValueError(f"minutes={minutes} is not in the future; leave it out to stop for good")
+    return timezone.now() + dt.timedelta(minutes=minutes)
+
+
+def _percentage(percent: int) -> int:
+    if type(percent) is not int or not 1 <= percent <= ALL_PERCENT:
+        raise ValueError(f"percent={percent!r} is not a whole number from 1 to {ALL_PERCENT}")
+    return percent
 
 
 def _fitting(text: Any, length: int) -> str:
@@ -126,29 +168,26 @@ def _write(operation: Any) -> Any:
 
 
 def _engage(
-    connection: BaseDatabaseWrapper,
-    chosen: Target,
-    reason: str,
-    by: str,
-    now: dt.datetime,
-    ends_at: dt.datetime | None,
+    connection: BaseDatabaseWrapper, chosen: Target, order: Order, now: dt.datetime
 ) -> None:
     moment = connection.ops.adapt_datetimefield_value
     with connection.cursor() as cursor:
+        _close(cursor, chosen, moment(now))
         cursor.execute(
-            f"UPDATE token_allowance_switch SET reason = %s, by = %s, ends_at = %s WHERE {WHERE} "
-            "RETURNING id",
-            [reason, by, ends_at and moment(ends_at), *chosen.values],
+            "UPDATE token_allowance_switch SET reason = %s, by = %s, ends_at = %s, percent = %s, "
+            f"cuts_streams = %s WHERE {WHERE} RETURNING id",
+            [*order.columns(moment), *chosen.values],
         )
         found = cursor.fetchone()
         if found is None:
             cursor.execute(
-                'INSERT INTO token_allowance_switch (tenant, "user", feature, model, reason, by, '
-                "engaged_at, ends_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s) RETURNING id",
-                [*chosen.values, reason, by, moment(now), ends_at and moment(ends_at)],
+                "INSERT INTO token_allowance_switch (reason, by, ends_at, percent, cuts_streams, "
+                'tenant, "user", feature, model, engaged_at) '
+                "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) RETURNING id",
+                [*order.columns(moment), *chosen.values, moment(now)],
             )
             found = cursor.fetchone()
-        _record(cursor, found[0], "engaged", moment(now), by, reason)
+        _record(cursor, found[0], "engaged", moment(now), order.by, order.reason)
 
 
 def _release(
@@ -156,6 +195,7 @@ def _release(
 ) -> bool:
     moment = connection.ops.adapt_datetimefield_value
     with connection.cursor() as cursor:
+        _close(cursor, chosen, moment(now))
         cursor.execute(
             f"UPDATE token_allowance_switch SET released_at = %s WHERE {WHERE} RETURNING id",
             [moment(now), *chosen.values],
@@ -167,9 +207,21 @@ def _release(
         return True
 
 
+def _close(cursor: Any, chosen: Target, now: Any) -> None:
+    """Write down that a switch has ended by itself, so that the next one begins anew."""
+    cursor.execute(
+        f"UPDATE token_allowance_switch SET released_at = ends_at WHERE {WHERE} "
+        "AND ends_at <= %s RETURNING id, ends_at",
+        [*chosen.values, now],
+    )
+    for switch, ended_at in cursor.fetchall():
+        _record(cursor, switch, "released", ended_at, BY_ITSELF, "its time was over")
+
+
 def _record(cursor: Any, switch: int, action: str, at: Any, by: str, reason: str) -> None:
     cursor.execute(
-        "INSERT INTO token_allowance_switchevent (switch_id, action, at, by, reason) "
-        "VALUES (%s, %s, %s, %s, %s)",
-        [switch, action, at, by, reason],
+        "INSERT INTO token_allowance_switchevent (switch_id, action, at, by, reason, ends_at, "
+        "percent, cuts_streams) SELECT id, %s, %s, %s, %s, ends_at, percent, cuts_streams "
+        "FROM token_allowance_switch WHERE id = %s",
+        [action, at, by, reason, switch],
     )
