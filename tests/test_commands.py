@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from token_allowance import conf, leases
 from token_allowance.management.subcommands import doctor, rebuild
-from token_allowance.models import Limit, ModelAlias, Price, Reservation, Switch
+from token_allowance.models import DegradeRule, Limit, ModelAlias, Price, Reservation, Switch
 from token_allowance.stores.base import Drift
 
 pytestmark = pytest.mark.django_db
@@ -145,6 +145,7 @@ def test_doctor_is_content(settings):
     settings.TOKEN_ALLOWANCE = {"ATTRIBUTION": "tests.host.urls.who_pays"}
     price()
     Limit.objects.create(tenant="*", amount=1)
+    DegradeRule.objects.create(from_model="*", max_output_tokens=100)
     lines = run("doctor").splitlines()
     assert [line.split()[0] for line in lines] == ["ok"] * 5
 
@@ -206,6 +207,54 @@ def test_doctor_warns_of_a_limit_of_nothing(settings):
     assert "$0.00 per day for each user: it admits nothing" in run("doctor")
     Limit.objects.filter(pk=limit.pk).update(is_active=False)
     assert "admits nothing" not in run("doctor")
+
+
+@pytest.mark.parametrize(
+    ("limit", "rule", "said"),
+    [
+        ({}, None, "One limit has a level from which calls become cheaper, and no degrade rule"),
+        ({"degrade_at": None}, None, None),
+        ({"mode": "observe"}, None, None),
+        ({"is_active": False}, None, None),
+        ({}, {"is_active": False}, "no degrade rule is in force"),
+        ({}, {}, None),
+        ({"model": "gpt-5"}, {}, None),
+        ({"model": "gpt-5-2025-08-07"}, {}, None),
+        ({"model": "*", "feature": "*"}, {"feature": "chat"}, None),
+        ({"model": "o3"}, {"from_model": "*"}, None),
+        ({"model": "o3"}, {}, "no degrade rule is for any of them"),
+        ({"feature": "agent"}, {"feature": "chat"}, "no degrade rule is for any of them"),
+        ({"model": "cheap"}, {"from_model": "*"}, "no degrade rule is for any of them"),
+        ({"model": "cheap"}, {"from_model": "*", "max_output_tokens": 9}, None),
+        ({"degrade_at": 100}, {}, "calls are refused before they become cheaper"),
+        ({"degrade_at": 100, "hard_stop_percent": 120}, {}, None),
+    ],
+)
+def test_doctor_warns_of_a_ladder_that_does_nothing(settings, limit, rule, said):
+    settings.TOKEN_ALLOWANCE = {}
+    for model in ("cheap", "o3", "gpt-5"):
+        price(model=model)
+    Limit.objects.create(**{"user": "*", "amount": 1_000, **limit})
+    if rule is not None:
+        DegradeRule.objects.create(**{"from_model": "gpt-5", "to_model": "cheap", **rule})
+    text = run("doctor")
+    words = ("become cheaper", "should become", "are not degraded")
+    if said is None:
+        assert not any(word in text for word in words)
+    else:
+        assert said in text
+
+
+def test_doctor_names_a_cheaper_model_without_a_price(settings):
+    settings.TOKEN_ALLOWANCE = {}
+    price()
+    DegradeRule.objects.create(from_model="*", to_model="cheap")
+    assert "cheap" not in run("doctor")  # no cost is limited
+    Limit.objects.create(user="*", amount=1_000)
+    out = StringIO()
+    with pytest.raises(CommandError, match="1 problem found"):
+        call_command("allowance", "doctor", stdout=out)
+    assert "Degrade rule every model → cheap: cheap has no price" in out.getvalue()
 
 
 def test_doctor_before_migrate_names_the_command(monkeypatch):

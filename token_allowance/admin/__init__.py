@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from token_allowance.admin.adjustments import AdjustmentAdmin
+from token_allowance.admin.degrade import DegradeRuleAdmin
 from token_allowance.admin.ledger import ReservationAdmin
 from token_allowance.admin.limits import LimitAdmin
 from token_allowance.admin.outbox import DeadLetterAdmin, OutboxAdmin, PendingSettlementAdmin
@@ -14,6 +15,7 @@ from token_allowance.admin.tenants import TenantAdmin
 __all__ = [
     "AdjustmentAdmin",
     "DeadLetterAdmin",
+    "DegradeRuleAdmin",
     "HourlySpendAdmin",
     "LimitAdmin",
     "ModelAliasAdmin",

@@ -9,7 +9,7 @@ from django.contrib import admin
 from django.core.paginator import Paginator
 
 if TYPE_CHECKING:
-    from token_allowance.models import Limit, LimitIncrease, Price, Switch, SwitchEvent
+    from token_allowance.models import DegradeRule, Limit, LimitIncrease, Price, Switch, SwitchEvent
 
     ModelAdmin = admin.ModelAdmin[Any]
     SwitchEvents = admin.TabularInline[SwitchEvent, Switch]
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     IncreaseFormSet = forms.BaseInlineFormSet[LimitIncrease, Limit, Any]
     Increases = admin.StackedInline[LimitIncrease, Limit]
     PriceModelForm = forms.ModelForm[Price]
+    DegradeModelForm = forms.ModelForm[DegradeRule]
     AnyPaginator = Paginator[Any]
 else:
     ModelAdmin = admin.ModelAdmin
     SwitchEvents = admin.TabularInline
     Increases = admin.StackedInline
-    LimitModelForm = PriceModelForm = IncreaseModelForm = forms.ModelForm
+    LimitModelForm = PriceModelForm = IncreaseModelForm = DegradeModelForm = forms.ModelForm
     IncreaseFormSet = forms.BaseInlineFormSet
     AnyPaginator = Paginator

@@ -362,6 +362,7 @@ class Migration(migrations.Migration):
                         condition=models.Q(("is_active", True)),
                         fields=("from_model", "feature"),
                         name="allowance_degrade_once",
+                        violation_error_message="A rule for this model and feature is in force already.",
                     ),
                     models.CheckConstraint(
                         condition=models.Q(

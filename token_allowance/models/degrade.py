@@ -29,6 +29,7 @@ class DegradeRule(models.Model):
                 fields=["from_model", "feature"],
                 condition=Q(is_active=True),
                 name="allowance_degrade_once",
+                violation_error_message="A rule for this model and feature is in force already.",
             ),
             models.CheckConstraint(
                 condition=~Q(to_model="") | Q(max_output_tokens__isnull=False),
@@ -39,4 +40,6 @@ class DegradeRule(models.Model):
     def __str__(self) -> str:
         shorter = f", at most {self.max_output_tokens} tokens" if self.max_output_tokens else ""
         of = f" of {self.feature}" if self.feature else ""
-        return f"{self.from_model}{of} → {self.to_model or 'the same'}{shorter}"
+        every = self.from_model == limits.EACH
+        whose = f"{'every model' if every else self.from_model}{of}"
+        return f"{whose} → {self.to_model or 'the same'}{shorter}"

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any, Protocol
 
 from token_allowance.estimate import ORDINARY, Counting
+from token_allowance.providers.rewriting import Change
 from token_allowance.usage import Usage
 
 
@@ -109,6 +110,23 @@ class Adapter(Protocol):
 
     def ask_usage(self, body: dict[str, Any]) -> dict[str, Any] | None:
         """A new body that makes the stream carry its usage; None if there is nothing to change."""
+        ...
+
+    def changeable(self, body: Mapping[str, Any], path: str) -> Change:
+        """What of this request the ladder may change before it is sent."""
+        ...
+
+    def rewrite(
+        self, body: Mapping[str, Any], model: str, max_output_tokens: int | None
+    ) -> dict[str, Any]:
+        """A new body that asks this model for at most so many tokens an answer.
+
+        ``""`` and None: as before. Only what ``changeable`` allows is to be changed.
+        """
+        ...
+
+    def address(self, path: str, model: str) -> str:
+        """The path that asks this model."""
         ...
 
     def is_usage_only(self, data: bytes) -> bool:

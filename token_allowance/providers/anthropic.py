@@ -18,15 +18,17 @@ from token_allowance.providers.fields import (
     numbers,
     record,
 )
+from token_allowance.providers.rewriting import ModelInBody, lowered, with_model
 from token_allowance.usage import Usage
 
 FAST = "fast"  # the speed, which has prices of its own
 _INPUT_FIELDS = ("system", "messages", "tools", "output_config", "output_format")
+_LEAST_THINKING_TOKENS = 1024  # Anthropic refuses a smaller budget for thinking
 _TOOL_PROMPT_TOKENS = 500  # what Anthropic adds of its own to a request with tools
 
 
 @dataclass(frozen=True, slots=True)
-class Messages(Unasked):
+class Messages(ModelInBody, Unasked):
     """``POST …/v1/messages``. Its streams always carry their usage."""
 
     family: str = "anthropic"
@@ -51,6 +53,25 @@ class Messages(Unasked):
             usage_requested=stream,
             expected=Usage(web_searches=_most_searches(body)),
         )
+
+    def binds(self, body: Mapping[str, Any]) -> bool:
+        """Few models are served fast."""
+        return body.get("speed") == FAST
+
+    def rewrite(
+        self, body: Mapping[str, Any], model: str, max_output_tokens: int | None
+    ) -> dict[str, Any]:
+        """A budget for thinking shrinks with the answer, of which it must be a part."""
+        before = ceiling(body.get("max_tokens"))
+        new = lowered(with_model(body, model), "max_tokens", max_output_tokens)
+        thinking = mapping(new.get("thinking"))
+        budget = ceiling(thinking.get("budget_tokens"))
+        if budget is None or before is None or new["max_tokens"] == before:
+            return new
+        budget = budget * new["max_tokens"] // before
+        if budget < _LEAST_THINKING_TOKENS:
+            return {**new, "thinking": {"type": "disabled"}}
+        return {**new, "thinking": {**thinking, "budget_tokens": budget}}
 
     def response(self, body: bytes) -> Report:
         answer = record(body)

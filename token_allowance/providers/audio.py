@@ -12,6 +12,7 @@ from token_allowance.providers.delivered import Delivered
 from token_allowance.providers.fields import label, mapping, numbers, record, seconds
 from token_allowance.providers.forms import Upload
 from token_allowance.providers.openai_usage import read_newer
+from token_allowance.providers.rewriting import AsSent
 from token_allowance.usage import Usage
 
 # How long a sound may be, by its bytes: of wave files their header tells, others are taken for the
@@ -23,7 +24,7 @@ SPOKEN_TOKENS_PER_CHARACTER: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Transcriptions(Unasked):
+class Transcriptions(AsSent, Unasked):
     """``POST …/audio/transcriptions`` and ``/translations``: forms with a file.
 
     What comes back has tokens, a duration, or (as plain text) nothing at all.
@@ -60,7 +61,7 @@ class Transcriptions(Unasked):
 
 
 @dataclass(frozen=True, slots=True)
-class Speech(Unasked):
+class Speech(AsSent, Unasked):
     """``POST …/audio/speech``. The answer is sound; only as events does it say what it used."""
 
     family: str = "openai"

@@ -11,10 +11,11 @@ from token_allowance.providers.adapter import ModelRequest, Reader, Report, Unas
 from token_allowance.providers.fields import label, mapping, numbers, record
 from token_allowance.providers.openai import prompt_tokens, prompts_of
 from token_allowance.providers.openai_usage import read_usage, reported_dollars
+from token_allowance.providers.rewriting import AsSent
 
 
 @dataclass(frozen=True, slots=True)
-class Embeddings(Unasked):
+class Embeddings(AsSent, Unasked):
     """``POST …/embeddings``. There is no output to pay for, and no stream."""
 
     family: str = "openai"

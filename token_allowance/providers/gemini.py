@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import quote
 
 from token_allowance.estimate import ORDINARY, Counting, message_tokens
 from token_allowance.providers.adapter import ModelRequest, Reader, Report, Unasked, unreadable
@@ -20,9 +22,12 @@ from token_allowance.providers.fields import (
     numbers,
     record,
 )
+from token_allowance.providers.rewriting import Change, lowered
 from token_allowance.usage import Usage
 
 _INPUT_FIELDS = ("contents", "systemInstruction", "system_instruction", "tools")
+_CONFIGS = ("generationConfig", "generation_config")
+_MODEL = re.compile(r"(?<=/models/)[^/:]+(?=:(?:generate|streamGenerate)Content\Z)")
 _SEARCH_TOOLS = ("google_search", "googleSearch", "googleSearchRetrieval", "enterpriseWebSearch")
 _TIERS = {"ON_DEMAND": "", "ON_DEMAND_PRIORITY": "priority", "ON_DEMAND_FLEX": "flex"}
 
@@ -42,10 +47,9 @@ class GenerateContent(Unasked):
         model = body.get("model")
         if not isinstance(model, str) or not model:
             raise ValueError("the address of the generateContent request names no model")
-        config = mapping(body.get("generationConfig") or body.get("generation_config"))
+        config = _config(body)
         tools = mappings(body.get("tools"))
-        spoken = "AUDIO" in (config.get("responseModalities") or ())
-        drawn = "IMAGE" in (config.get("responseModalities") or ())
+        spoken, drawn = (kind in _modalities(body) for kind in ("AUDIO", "IMAGE"))
         return ModelRequest(
             model=model.removeprefix("models/"),
             input_tokens=sum(
@@ -53,7 +57,7 @@ class GenerateContent(Unasked):
                 for name in _INPUT_FIELDS
                 if body.get(name)
             ),
-            max_output_tokens=ceiling(config.get("maxOutputTokens")),
+            max_output_tokens=ceiling(config.get(_maximum(config))),
             choices=ceiling(config.get("candidateCount")) or 1,
             stream=self.streams,
             service_tier=label(body.get("serviceTier")),
@@ -64,6 +68,27 @@ class GenerateContent(Unasked):
                 output_image_tokens=LARGEST_COUNT if drawn else 0,
             ),
         )
+
+    def changeable(self, body: Mapping[str, Any], path: str) -> Change:
+        """Cached content is one model's, and few models draw or speak."""
+        cached = body.get("cachedContent") or body.get("cached_content")
+        made = {"AUDIO", "IMAGE"} & set(_modalities(body))
+        if cached or made or not _MODEL.search(path):
+            return Change.LENGTH
+        return Change.ALL
+
+    def rewrite(
+        self, body: Mapping[str, Any], model: str, max_output_tokens: int | None
+    ) -> dict[str, Any]:
+        """The model is in the address."""
+        if max_output_tokens is None:
+            return dict(body)
+        name = next((name for name in _CONFIGS if body.get(name)), _CONFIGS[0])
+        config = mapping(body.get(name))
+        return {**body, name: lowered(config, _maximum(config), max_output_tokens)}
+
+    def address(self, path: str, model: str) -> str:
+        return _MODEL.sub(lambda _: quote(model, safe=""), path) if model else path
 
     def response(self, body: bytes) -> Report:
         reader = _ContentReader(self.family)
@@ -76,6 +101,21 @@ class GenerateContent(Unasked):
 
     def reader(self) -> Reader:
         return _ContentReader(self.family)
+
+
+def _config(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    return mapping(next((body[name] for name in _CONFIGS if body.get(name)), None))
+
+
+def _maximum(config: Mapping[str, Any]) -> str:
+    """Google takes either way of writing a name, and not both at once."""
+    return "max_output_tokens" if "max_output_tokens" in config else "maxOutputTokens"
+
+
+def _modalities(body: Mapping[str, Any]) -> list[str]:
+    config = _config(body)
+    given = config.get("responseModalities") or config.get("response_modalities")
+    return [kind for kind in given if isinstance(kind, str)] if isinstance(given, list) else []
 
 
 class _ContentReader:

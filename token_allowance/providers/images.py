@@ -10,6 +10,7 @@ from token_allowance.estimate import ORDINARY, Counting, message_tokens
 from token_allowance.providers.adapter import ModelRequest, Reader, Report, Unasked
 from token_allowance.providers.fields import ceiling, label, mapping, numbers, record
 from token_allowance.providers.openai_usage import read_newer
+from token_allowance.providers.rewriting import AsSent
 from token_allowance.usage import Usage
 
 DEFAULT_MODEL = "dall-e-2"  # of the API, where a request names none
@@ -21,7 +22,7 @@ _DONE = (".completed", ".done")
 
 
 @dataclass(frozen=True, slots=True)
-class Images(Unasked):
+class Images(AsSent, Unasked):
     """``POST …/images/generations``, ``/edits`` and ``/variations``.
 
     The newer models report tokens, all of whose output is picture where no details say otherwise;

@@ -18,6 +18,7 @@ from token_allowance.providers.fields import (
     numbers,
     record,
 )
+from token_allowance.providers.rewriting import Change, ModelInBody, lowered, with_model
 from token_allowance.usage import Usage
 
 _INPUT_FIELDS = (
@@ -32,7 +33,7 @@ _FIGURES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Ollama:
+class Ollama(ModelInBody):
     """``POST …/api/chat``, ``/api/generate`` and ``/api/embed``."""
 
     family: str = "default"
@@ -53,6 +54,24 @@ class Ollama:
             max_output_tokens=0 if self.embeds else maximum,
             stream=not self.embeds and body.get("stream") is not False,
         )
+
+    def changeable(self, body: Mapping[str, Any], path: str) -> Change:
+        return Change.NOTHING if self.embeds else ModelInBody.changeable(self, body, path)
+
+    def binds(self, body: Mapping[str, Any]) -> bool:
+        """Token numbers and templates are one model's."""
+        return any(body.get(name) for name in ("context", "raw", "template"))
+
+    def rewrite(
+        self, body: Mapping[str, Any], model: str, max_output_tokens: int | None
+    ) -> dict[str, Any]:
+        if self.embeds:
+            return dict(body)
+        new = with_model(body, model)
+        if max_output_tokens is None:
+            return new
+        options = mapping(body.get("options"))
+        return {**new, "options": lowered(options, "num_predict", max_output_tokens)}
 
     def ask_usage(self, body: dict[str, Any]) -> dict[str, Any] | None:
         return None

@@ -21,15 +21,18 @@ from token_allowance.providers.fields import (
     record,
 )
 from token_allowance.providers.openai_usage import read_usage, reported_dollars
+from token_allowance.providers.rewriting import Change, ModelInBody, lowered, with_model
 from token_allowance.usage import Usage
 
 _NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _DEFAULT_COMPLETION_TOKENS = 16  # the older API's own maximum where a request names none
+_THINKS = re.compile(r"(?:ft:)?(?:o[1-9]|gpt-(?:[5-9]|[1-9][0-9]))(?![0-9])")
+_MAXIMA = ("max_completion_tokens", "max_tokens")
 _INPUT_FIELDS = ("messages", "tools", "functions", "response_format", "prediction")
 
 
 @dataclass(frozen=True, slots=True)
-class ChatCompletions:
+class ChatCompletions(ModelInBody):
     """``POST …/chat/completions``. ``family`` names the tokenizers of whoever serves it.
 
     Some servers refuse ``stream_options`` and tell the usage of a stream unasked.
@@ -43,7 +46,7 @@ class ChatCompletions:
         model = body.get("model")
         if not isinstance(model, str) or not model:
             raise ValueError("the chat completions request names no model")
-        limits = (ceiling(body.get(name)) for name in ("max_completion_tokens", "max_tokens"))
+        limits = (ceiling(body.get(name)) for name in _MAXIMA)
         stream = body.get("stream") is True
         return ModelRequest(
             model=model,
@@ -65,6 +68,24 @@ class ChatCompletions:
             return None
         options = mapping(body.get("stream_options"))
         return {**body, "stream_options": {**options, "include_usage": True}}
+
+    def binds(self, body: Mapping[str, Any]) -> bool:
+        """Sound is one model's, and a router's list of models goes before the one that is named."""
+        return _speaks(body) or bool(body.get("models"))
+
+    def rewrite(
+        self, body: Mapping[str, Any], model: str, max_output_tokens: int | None
+    ) -> dict[str, Any]:
+        """OpenAI's thinking models refuse ``max_tokens``, and few others know the newer name."""
+        new = with_model(body, model)
+        thinks = _thinks(new.get("model"))
+        given = [name for name in _MAXIMA if ceiling(new.get(name))]
+        for name in given or _MAXIMA[:1] if thinks else given or _MAXIMA[1:]:
+            new = lowered(new, name, max_output_tokens)
+        if model and thinks and new.get("max_tokens") is not None:
+            most = new.pop("max_tokens")
+            new["max_completion_tokens"] = new.get("max_completion_tokens") or most
+        return new
 
     def is_usage_only(self, data: bytes) -> bool:
         if not _NO_CHOICES.search(data):  # spares nearly every chunk a second parse
@@ -198,6 +219,15 @@ class Completions(ChatCompletions):
             usage_requested=stream and _asks_usage(body),
         )
 
+    def changeable(self, body: Mapping[str, Any], path: str) -> Change:
+        """Few models complete: what a rule means for chats is mostly none of them."""
+        return Change.LENGTH
+
+    def rewrite(
+        self, body: Mapping[str, Any], model: str, max_output_tokens: int | None
+    ) -> dict[str, Any]:
+        return lowered(body, "max_tokens", max_output_tokens)
+
 
 def prompts_of(value: object) -> list[object]:
     """The prompts of an older request, or the inputs of an embedding: texts, or lists of tokens."""
@@ -215,9 +245,18 @@ def prompt_tokens(prompt: object, family: str, counting: Counting) -> int:
 
 def _expected(body: Mapping[str, Any]) -> Usage:
     """Sound, where it is asked for: then any of the output may be sound."""
+    return Usage(output_audio_tokens=LARGEST_COUNT if _speaks(body) else 0)
+
+
+def _speaks(body: Mapping[str, Any]) -> bool:
     modalities = body.get("modalities")
-    spoken = isinstance(modalities, list) and "audio" in modalities
-    return Usage(output_audio_tokens=LARGEST_COUNT if spoken else 0)
+    return isinstance(modalities, list) and "audio" in modalities
+
+
+def _thinks(model: object) -> bool:
+    """Is it one of OpenAI's own models that think before they answer? A router names it with its
+    maker before it."""
+    return isinstance(model, str) and bool(_THINKS.match(model.rpartition("/")[2]))
 
 
 def _asks_usage(body: Mapping[str, Any]) -> bool:

@@ -20,6 +20,7 @@ from token_allowance.providers.fields import (
 )
 from token_allowance.providers.images import drawn
 from token_allowance.providers.openai_usage import older_names, read_usage, reported_dollars
+from token_allowance.providers.rewriting import ModelInBody, lowered, with_model
 from token_allowance.usage import Usage
 
 _INPUT_FIELDS = ("instructions", "input", "tools", "text")
@@ -32,7 +33,7 @@ _PICTURE_MODEL = "gpt-image-1"  # of the picture tool, where the request leaves 
 
 
 @dataclass(frozen=True, slots=True)
-class Responses(Unasked):
+class Responses(ModelInBody, Unasked):
     """``POST …/responses``. Its streams always carry their usage, in the last event (case C33)."""
 
     family: str = "openai"
@@ -56,6 +57,11 @@ class Responses(Unasked):
             usage_requested=stream,
             expected=_expected(body),
         )
+
+    def rewrite(
+        self, body: Mapping[str, Any], model: str, max_output_tokens: int | None
+    ) -> dict[str, Any]:
+        return lowered(with_model(body, model), "max_output_tokens", max_output_tokens)
 
     def response(self, body: bytes) -> Report:
         answer = record(body)
