@@ -144,7 +144,7 @@ def budget(
 def request(
     *budgets: Budget, cost: int | None = 0, tokens: int = 0, calls: int = 1, id: UUID | None = None,
     key: str = "", lease: float = 600, version: int = 0, at: dt.datetime = NOW,
-    observe: bool = False, model: str = "m", **attribution: str,
+    observe: bool = False, may_degrade: bool = False, model: str = "m", **attribution: str,
 ) -> Request:  # fmt: skip
     """A reservation asked for, attributed to the values of its budgets unless told otherwise."""
     ordered = tuple(sorted(budgets, key=lambda b: b.key))
@@ -169,7 +169,7 @@ def request(
     row = entries.begun(id, plan, "", at)
     return Request(
         id=id, version=version, budgets=ordered, amounts=amounts, lease_seconds=lease, row=row,
-        now=at, observe=observe,
+        now=at, observe=observe, may_degrade=may_degrade,
     )  # fmt: skip
 
 

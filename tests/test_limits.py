@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from token_allowance.counters import budget_of
 from token_allowance.limits import (
     Attribution,
     Limit,
     Unit,
     apply,
-    budget_of,
     checked_identifier,
     counter_key,
     open_budget,

@@ -22,7 +22,7 @@ from project.provider import FIXED_COST, Reply
 from tests.racers import PROCESSES, Racers, provider, racers
 from tests.races import MODEL, STORE
 from token_allowance import conf
-from token_allowance.limits import budget_of
+from token_allowance.counters import budget_of
 from token_allowance.models import Counter, Limit, Price, Reservation
 
 __all__ = ["provider", "racers"]

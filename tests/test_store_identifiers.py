@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.stores import NOW, budget, charge, figures, refused_by, request, reserve, rows
+from token_allowance.counters import budget_of
 from token_allowance.limits import (
     IDENTIFIER_LENGTH,
     Attribution,
     Budget,
     Unit,
-    budget_of,
     checked_identifier,
 )
 from token_allowance.stores.base import Store

@@ -87,7 +87,16 @@ class Model:
             for b in budgets
             if b.enforced
             and asked.need(b) > 0
-            and sum(self.figure(b)) + asked.need(b) > b.limit.amount
+            and sum(self.figure(b)) + asked.need(b) > b.limit.stop_amount
+        ]
+
+    def at_their_level(self, asked: Request) -> list[Budget]:
+        return [
+            b
+            for b in asked.budgets
+            if asked.hard(b)
+            and b.limit.degrade_at is not None
+            and self.figure(b)[0] * 100 >= b.limit.degrade_at * b.limit.amount
         ]
 
 
@@ -122,25 +131,45 @@ class StoreMachine(RuleBasedStateMachine):
         }
         return request(*self.budgets(who), **given, **names)
 
-    @rule(place=places, amount=amounts, observe=st.booleans())
-    def make_or_change_limit(self, place: int, amount: int, observe: bool) -> None:
+    @rule(
+        place=places,
+        amount=amounts,
+        observe=st.booleans(),
+        degrade_at=st.sampled_from([None, 1, 50, 90, 110]),
+        stop=st.sampled_from([100, 100, 115]),
+    )
+    def make_or_change_limit(
+        self, place: int, amount: int, observe: bool, degrade_at: int | None, stop: int
+    ) -> None:
         """As the trigger does it: a new limit counts from now on, a changed amount goes on."""
         known = self.active.get(place)
         since = known.tracked_since if known else self.tick()
         self.active[place] = replace(
-            RULES[place], amount=amount, observe=observe, tracked_since=since
+            RULES[place],
+            amount=amount,
+            observe=observe,
+            degrade_at=degrade_at,
+            hard_stop_percent=stop,
+            tracked_since=since,
         )
 
     @rule(place=places)
     def disable_limit(self, place: int) -> None:
         self.active.pop(place, None)
 
-    @rule(who=st.sampled_from(PEOPLE), cost=needs, tokens=needs)
-    def reserve(self, who: Attribution, cost: int, tokens: int) -> None:
+    @rule(who=st.sampled_from(PEOPLE), cost=needs, tokens=needs, cheaper=st.booleans())
+    def reserve(self, who: Attribution, cost: int, tokens: int, cheaper: bool) -> None:
         asked = self.ask(who, cost, tokens)
         full = self.model.full(asked, asked.budgets)
         hard = [b for b in full if asked.hard(b)]
-        decision = reserve(self.store, asked)
+        at = self.model.at_their_level(asked)
+        decision = reserve(self.store, replace(asked, may_degrade=cheaper))
+        if cheaper and at:
+            assert decision.outcome is Outcome.DEGRADE
+            reached = {room.budget.key: room.used for room in decision.rooms}
+            assert reached == {b.key: self.model.figure(b)[0] for b in at}
+            assert asked.id not in rows(self.store)
+            return
         if hard:
             assert decision.outcome is Outcome.REFUSED
             refusing = {room.budget.key: (room.used, room.reserved) for room in decision.rooms}

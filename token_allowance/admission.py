@@ -13,7 +13,7 @@ from asgiref.sync import iscoroutinefunction
 from django.http import HttpResponseBase
 from django.utils import timezone
 
-from token_allowance import conf, policy, threads
+from token_allowance import conf, levels, policy, threads
 from token_allowance.attribution import Charge, charge_to, current
 from token_allowance.bodies import charged
 from token_allowance.entries import new_id
@@ -24,8 +24,6 @@ from token_allowance.refusals import exceeded
 from token_allowance.stores.base import Request, Room
 
 F = TypeVar("F", bound=Callable[..., Any])
-WARNING_PERCENT = 70
-DEGRADED_PERCENT = 90
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,8 @@ class Remaining:
     reserved: int
     available: int
     resets_at: dt.datetime | None
-    state: str  # ok, warning (70 % used), degraded (90), blocked (100), observing (over, allowed)
+    #: ok, warning (its first notify level), degraded, blocked, observing (over, but allowed)
+    state: str
 
 
 def remaining(
@@ -165,12 +164,13 @@ def _shown(room: Room, observe: bool) -> Remaining:
 
 
 def _state(room: Room, observe: bool) -> str:
-    used, amount = 100 * room.used, room.budget.limit.amount
-    if used >= 100 * amount:
-        return "observing" if observe or room.budget.limit.observe else "blocked"
-    if used >= DEGRADED_PERCENT * amount:
+    used, limit = room.used, room.budget.limit
+    if used >= limit.stop_amount:
+        return "observing" if observe or limit.observe else "blocked"
+    if limit.degrade_amount is not None and used >= limit.degrade_amount:
         return "degraded"
-    return "warning" if used >= WARNING_PERCENT * amount else "ok"
+    told = any(used >= levels.reached_from(limit.amount, level) for level in limit.notify_at)
+    return "warning" if told else "ok"
 
 
 def _admit_if_known(charge: Charge, attribution: Attribution, model: str) -> None:
@@ -188,7 +188,9 @@ def _admit(charge: Charge, attribution: Attribution, model: str) -> None:
     check_switches(attribution, decided.model(model), decided, now, observe=observe)
     check_attribution(attribution, missing, observe=observe)
     hard = [b for b in budgets if b.enforced and not observe and not b.limit.observe]
-    spent = [room for room in conf.store().usage(hard) if room.used >= room.budget.limit.amount]
+    spent = [
+        room for room in conf.store().usage(hard) if room.used >= room.budget.limit.stop_amount
+    ]
     if spent:
         request = Request(
             id=new_id(),

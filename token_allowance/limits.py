@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, cast
 from zoneinfo import ZoneInfo
 
-from token_allowance import keys, rolling
+from token_allowance import keys, levels, rolling
 from token_allowance.increases import Increase
 from token_allowance.money import MAX_MICROS
 from token_allowance.windows import ALWAYS, Span, Window, span
@@ -21,8 +20,6 @@ STATED = ("tenant", "user", "session", "feature")
 DIMENSIONS = (*STATED, "model")
 RUN = "run_path"
 IDENTIFIER_LENGTH = 200
-NOTIFY_AT = (70, 90, 100)  # percent of an amount
-MOST_PERCENT = 120
 
 
 class Unit(StrEnum):
@@ -63,14 +60,6 @@ def checked_identifier(name: str, value: object) -> str:
     return text
 
 
-def are_levels(value: object) -> bool:
-    """Is this a list of whole percentages at which a limit can tell?"""
-    return isinstance(value, list | tuple) and all(
-        isinstance(level, int) and not isinstance(level, bool) and 1 <= level <= MOST_PERCENT
-        for level in value
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Attribution:
     """Who and what a call is charged to. ``""`` means: not known."""
@@ -108,6 +97,9 @@ class Limit:
     unit: Unit = Unit.COST
     amount: int = 0
     observe: bool = False
+    notify_at: tuple[int, ...] = levels.NOTIFY_AT
+    degrade_at: int | None = levels.DEGRADE_AT
+    hard_stop_percent: int = levels.HARD_STOP
     tracked_since: int = 0  # microseconds since 1970: from when on its budgets are counted
     expires_at: dt.datetime | None = None
     increases: tuple[Increase, ...] = ()
@@ -137,6 +129,17 @@ class Limit:
         if self.window is not Window.ROLLING:
             return self.window.adjective
         return f"{self.window.adjective} {rolling.length(self.rolling_seconds)}"
+
+    @property
+    def stop_amount(self) -> int:
+        """Calls are admitted up to this: ``amount`` is what is shown, and may be passed."""
+        return levels.part(self.amount, self.hard_stop_percent)
+
+    @property
+    def degrade_amount(self) -> int | None:
+        """The least ``used`` at which the cheaper plan is served; None: it never is."""
+        at = self.degrade_at
+        return None if at is None else levels.reached_from(self.amount, at)
 
     def raised(self, values: Mapping[str, str], now: dt.datetime) -> Limit:
         """This limit with the increases that its budget of these values has now."""
@@ -244,8 +247,14 @@ def apply(
 
 def _stricter(one: Budget, other: Budget) -> Budget:
     """Two limits that share a counter: the one that refuses first, counted since the earlier."""
-    strict = min(one, other, key=lambda b: (not b.enforced, b.limit.observe, b.limit.amount))
+    strict = min(one, other, key=_strictness)
     return replace(strict, since=min(one.since, other.since))
+
+
+def _strictness(budget: Budget) -> tuple[bool, bool, int, int]:
+    limit = budget.limit
+    degrades = limit.stop_amount if limit.degrade_amount is None else limit.degrade_amount
+    return not budget.enforced, limit.observe, limit.stop_amount, degrades
 
 
 def open_budget(
@@ -276,33 +285,8 @@ def cap_budget(
     path: str, unit: Unit, amount: int, *, since: int, untouched: bool = False
 ) -> Budget:
     """A cap that several processes share: of the run with this path and of every run inside it."""
-    limit = Limit(unit=unit, amount=amount, window=Window.TOTAL, tracked_since=since)
+    limit = Limit(
+        unit=unit, amount=amount, window=Window.TOTAL, tracked_since=since, degrade_at=None
+    )
     key = f"0|{RUN}={path}|{unit}|{limit.window}/1/UTC|-"
     return Budget(key, limit, ((RUN, path),), ALWAYS, since, untouched=untouched)
-
-
-def budget_of(key: str, since: int = 0, now: dt.datetime = EPOCH) -> Budget:
-    """The budget a counter key names, with a limit of amount 0: what a rebuild needs to know.
-
-    ``now`` matters where the window rolls and the key names no slice of it.
-    """
-    _, scope, unit, edges, start = key.split("|")
-    if scope.startswith(f"{RUN}="):
-        return cap_budget(scope.partition("=")[2], Unit(unit), 0, since=since)
-    window, number, time_zone = edges.split("/", 2)
-    rolls = window == Window.ROLLING
-    values = keys.values(scope)
-    limit = Limit(
-        **cast(Any, values),
-        unit=Unit(unit),
-        window=Window(window),
-        rolling_seconds=int(number) if rolls else 0,
-        anchor_day=1 if rolls else int(number),
-        time_zone=time_zone,
-        tracked_since=since,
-    )
-    if start == keys.OPEN:
-        return open_budget(limit, values, now)
-    if rolls:
-        return open_budget(limit, values, rolling.start(limit.rolling_seconds, int(start)))
-    return open_budget(limit, values, keys.parsed(start))

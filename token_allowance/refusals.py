@@ -112,10 +112,10 @@ def wider_than_caller(budget: Budget, attribution: Attribution) -> bool:
 
 
 def _reason(room: Room, need: int) -> str:
-    amount = room.budget.limit.amount
-    if need > amount > 0:
+    stop = room.budget.limit.stop_amount
+    if need > stop > 0:
         return "too_large"
-    return "held" if room.used < amount and room.used + need <= amount else "exhausted"
+    return "held" if room.used < stop and room.used + need <= stop else "exhausted"
 
 
 def _severity(request: Request, room: Room) -> tuple[bool, dt.datetime, str]:
@@ -127,14 +127,14 @@ def _own(request: Request, room: Room, charge: Charge) -> bool:
     """Would the calls that this one is made in, on their own, leave it no room?"""
     key, need = room.budget.key, request.need(room.budget)
     own = sum(holder.holds(key) for holder in charge.holders)
-    return own > 0 and room.used + own + need > room.budget.limit.amount
+    return own > 0 and room.used + own + need > room.budget.limit.stop_amount
 
 
 def _held(room: Room, need: int, waited_seconds: float | None, own: bool) -> str:
     """The sentence on why there is no room now, if there is more to say than the figures."""
     if own:
         return " The calls that it is made in hold the room: they would wait for each other."
-    fits = room.used + room.reserved + need <= room.budget.limit.amount
+    fits = room.used + room.reserved + need <= room.budget.limit.stop_amount
     who = "Calls that came before it wait for the room" if fits else "Calls in flight hold the room"
     if waited_seconds is None:
         return f" {who}." if fits else ""

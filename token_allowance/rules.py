@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,13 +11,15 @@ from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from token_allowance import levels
 from token_allowance.increases import Increase
 from token_allowance.limits import EACH, Attribution, Limit, Unit
 from token_allowance.windows import Window
 
 COLUMNS = (
     "id", "tenant", "user", "session", "feature", "model", "plan", "window", "rolling_seconds",
-    "anchor_day", "time_zone", "unit", "amount", "mode", "tracked_since", "expires_at",
+    "anchor_day", "time_zone", "unit", "amount", "mode", "notify_at", "degrade_at",
+    "hard_stop_percent", "tracked_since", "expires_at",
 )  # fmt: skip
 PEOPLE = ("tenant", "user", "session")
 GENERIC = " AND ".join(f"\"{name}\" IN ('', '{EACH}')" for name in PEOPLE)
@@ -103,4 +106,14 @@ def _limit(row: dict[str, Any]) -> Limit:
     row["observe"] = row.pop("mode") == "observe"
     row["window"], row["unit"] = Window(row["window"]), Unit(row["unit"])
     row["expires_at"] = moment(row["expires_at"])
+    row["notify_at"] = _levels(row["notify_at"])
     return Limit(**row)
+
+
+def _levels(written: object) -> tuple[int, ...]:
+    """The percentages of a JSON column, lowest first; the usual ones if it holds anything else."""
+    try:
+        found: Any = json.loads(written) if isinstance(written, str) else written
+    except (ValueError, RecursionError):
+        return levels.NOTIFY_AT
+    return tuple(sorted(set(found))) if levels.are_levels(found) else levels.NOTIFY_AT

@@ -19,7 +19,7 @@ from django.utils import timezone
 from project.demo.visitor import Answer, Visitor
 from project.provider import Provider
 from token_allowance import conf
-from token_allowance.limits import budget_of
+from token_allowance.counters import budget_of
 from token_allowance.models import Counter, Limit, Reservation
 
 MOST_QUESTIONS = 12

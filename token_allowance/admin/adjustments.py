@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
-from token_allowance import keys, limits
+from token_allowance import counters, keys, limits
 from token_allowance.admin import amounts, names
 from token_allowance.admin.base import ReadOnlyAdmin, figure
 from token_allowance.admin.paginators import CappedPaginator
@@ -47,7 +47,7 @@ class AdjustmentAdmin(ReadOnlyAdmin):
     def budget(self, row: Adjustment) -> str:
         """Whose, and in which window: ``user u_1 of tenant acme, daily from 2026-11-30 00:00``."""
         key = keys.whole(row.key) or row.key
-        limit = limits.budget_of(key).limit
+        limit = counters.budget_of(key).limit
         named = ", ".join(f"{name} {value}" for name, value in names.values(row)) or "all calls"
         start = row.key.rpartition("|")[2]
         since = ""

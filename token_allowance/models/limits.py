@@ -11,7 +11,7 @@ from django.db import models
 from django.db.models import Q, Value
 from django.utils import timezone
 
-from token_allowance import limits, money, rolling
+from token_allowance import levels, limits, money, rolling
 from token_allowance.models.fields import Mode, identifier, validate_time_zone
 from token_allowance.windows import Window, not_a_window
 
@@ -19,7 +19,7 @@ MICROS = "amount is in millionths of a dollar: $0.50 is 500_000"
 
 
 def notify_levels() -> list[int]:
-    return list(limits.NOTIFY_AT)
+    return list(levels.NOTIFY_AT)
 
 
 class Limit(models.Model):
@@ -65,7 +65,7 @@ class Limit(models.Model):
     mode = models.CharField(max_length=8, blank=True, default="", choices=Mode)
     notify_at = models.JSONField(
         default=notify_levels,
-        db_default=Value(list(limits.NOTIFY_AT), models.JSONField()),
+        db_default=Value(list(levels.NOTIFY_AT), models.JSONField()),
         blank=True,
         help_text="Percent used at which to tell: [70, 90, 100].",
     )
@@ -194,7 +194,7 @@ class Limit(models.Model):
                     limits.checked_identifier(name, value)
                 except ValueError as error:
                     raise ValidationError({name: str(error)}) from None
-        if not limits.are_levels(self.notify_at):
+        if not levels.are_levels(self.notify_at):
             raise ValidationError({"notify_at": "Whole percentages from 1 to 120: [70, 90, 100]."})
 
 

@@ -161,12 +161,14 @@ $fn$;
 --   needs    {80000,80000}       limits {500000,NULL}: NULL is counted, never refused
 --   hard     {t,t}               f only notes that the limit would have refused
 --   since    a counter counted since an earlier moment than this must be seeded from the ledger
+--   degrades {450000,NULL}       used from which on "degrade" is the answer, for a cheaper plan is at hand
 --   fresh    a missing counter is zero, for its window began while we were counting
 --   version, lease_ms            of the policy; of the hold
 --   ticket, number               if it waits for room: its name and its place in line
 -- p_row      the ledger row; expires_at is set here, by the database's clock
--- status     admitted, refused, stale (reload the policy), seed (seed the counters in marks), repeat
--- marks      1-based places: refused by, to be seeded, or noted by a soft limit
+-- status     admitted, refused, stale (reload the policy), seed (seed the counters in marks), repeat,
+--            degrade (ask again with the cheaper plan: these marks have reached their level)
+-- marks      1-based places: refused by, to be seeded, at their level, or noted by a soft limit
 -- rank       of a refusal: how many stand before it in a queue. They go first even if there is room.
 CREATE OR REPLACE FUNCTION token_allowance_reserve_v1(
     p_call jsonb, p_row jsonb,
@@ -181,12 +183,14 @@ DECLARE
     p_limits bigint[] := p_call ->> 'limits';
     p_hard boolean[] := p_call ->> 'hard';
     p_since bigint[] := p_call ->> 'since';
+    p_degrades bigint[] := p_call ->> 'degrades';
     p_fresh boolean[] := p_call ->> 'fresh';
     p_lease_ms bigint := p_call ->> 'lease_ms';
     p_ticket uuid := p_call ->> 'ticket';
     p_number bigint := p_call ->> 'number';
     n int := cardinality(p_keys);
-    u bigint; h bigint; s bigint; missing boolean := false; seeds int[] := '{}';
+    u bigint; h bigint; s bigint; missing boolean := false;
+    seeds int[] := '{}'; reached int[] := '{}'; over int[] := '{}';
     waiting boolean := EXISTS (SELECT FROM token_allowance_ticket); ahead int := 0; held boolean := true;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -212,6 +216,9 @@ BEGIN
         END IF;
         used[i] := coalesce(u, 0);
         reserved[i] := coalesce(h, 0);
+        IF used[i] >= p_degrades[i] THEN
+            reached := reached || i;
+        END IF;
         CONTINUE WHEN NOT p_hard[i] OR p_needs[i] <= 0;
         IF waiting THEN
             SELECT count(*) INTO ahead FROM token_allowance_ticket t
@@ -219,19 +226,23 @@ BEGIN
                 AND (p_ticket IS NULL OR t.number < p_number AND t.call <> p_ticket);
         END IF;
         IF ahead > 0 OR used[i] + reserved[i] + p_needs[i] > p_limits[i] THEN
-            marks := marks || i;
+            over := over || i;
             rank := greatest(rank, ahead);
             held := held AND used[i] + p_needs[i] <= p_limits[i] AND p_keys[i] NOT LIKE '0|%';
         END IF;
     END LOOP;
-    IF cardinality(seeds) > 0 OR cardinality(marks) > 0 THEN
+    IF cardinality(seeds) > 0 OR cardinality(reached) > 0 OR cardinality(over) > 0 THEN
         IF (SELECT coalesce(sum(number), 0) FROM token_allowance_policyversion) <> p_version THEN
             status := 'stale';
         ELSIF cardinality(seeds) > 0 THEN
             status := 'seed'; marks := seeds;
+        ELSIF token_allowance_known_v1(p_row) THEN
+            status := 'repeat';
+        ELSIF cardinality(reached) > 0 THEN
+            status := 'degrade'; marks := reached; rank := 0;
         ELSE
-            status := CASE WHEN token_allowance_known_v1(p_row) THEN 'repeat' ELSE 'refused' END;
-            IF status = 'refused' AND held AND p_ticket IS NOT NULL THEN
+            status := 'refused'; marks := over;
+            IF held AND p_ticket IS NOT NULL THEN
                 PERFORM token_allowance_join_v1(p_ticket, p_number, ARRAY(SELECT p_keys[m] FROM unnest(marks) AS m));
             END IF;
         END IF;
@@ -260,17 +271,24 @@ BEGIN
                 FROM token_allowance_hold_slice_v1(p_keys[i], p_slices[i], p_needs[i]) AS t;
             END IF;
             used[i] := u; reserved[i] := h;
+            IF u >= p_degrades[i] THEN
+                reached := reached || i;
+            END IF;
             IF p_needs[i] > 0 AND u + h + p_needs[i] > p_limits[i] THEN
-                marks := marks || i;
                 IF p_hard[i] THEN
-                    status := 'refused'; marks := ARRAY[i];
-                    held := u + p_needs[i] <= p_limits[i] AND p_keys[i] NOT LIKE '0|%';
-                    RAISE EXCEPTION USING ERRCODE = 'TA001';
+                    over := over || i;
+                    held := held AND u + p_needs[i] <= p_limits[i] AND p_keys[i] NOT LIKE '0|%';
+                ELSE
+                    marks := marks || i;
                 END IF;
             END IF;
         END LOOP;
         IF (SELECT coalesce(sum(number), 0) FROM token_allowance_policyversion) <> p_version THEN
             status := 'stale';
+            RAISE EXCEPTION USING ERRCODE = 'TA001';
+        ELSIF cardinality(reached) > 0 OR cardinality(over) > 0 THEN
+            status := CASE WHEN cardinality(reached) > 0 THEN 'degrade' ELSE 'refused' END;
+            marks := CASE WHEN cardinality(reached) > 0 THEN reached ELSE over END;
             RAISE EXCEPTION USING ERRCODE = 'TA001';
         END IF;
         IF cardinality(marks) > 0 THEN
@@ -290,10 +308,10 @@ BEGIN
         END IF;
         status := 'admitted';
     EXCEPTION WHEN SQLSTATE 'TA001' THEN  -- the block's updates are undone
-        IF status = 'refused' AND token_allowance_known_v1(p_row) THEN
+        IF status IN ('refused', 'degrade') AND token_allowance_known_v1(p_row) THEN
             status := 'repeat';
         ELSIF status = 'refused' AND held AND p_ticket IS NOT NULL THEN
-            PERFORM token_allowance_join_v1(p_ticket, p_number, ARRAY[p_keys[marks[1]]]);
+            PERFORM token_allowance_join_v1(p_ticket, p_number, ARRAY(SELECT p_keys[m] FROM unnest(marks) AS m));
         END IF;
     END;
 END $fn$;

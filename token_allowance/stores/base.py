@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from token_allowance import keys, rolling
-from token_allowance.limits import Amounts, Budget, Unit, microseconds
+from token_allowance import rolling
+from token_allowance.limits import Amounts, Budget, microseconds
 
 Row = dict[str, Any]  # a ledger row by column name, values as JSON has them
 SETTLING_IN_MICROS = 3_600_000_000
@@ -20,6 +20,7 @@ SETTLING_IN_MICROS = 3_600_000_000
 class Outcome(StrEnum):
     ADMITTED = "admitted"
     REFUSED = "refused"  # no counter moved
+    DEGRADE = "degrade"  # no counter moved: ask with the cheaper plan, a level is reached
     STALE = "stale"  # the policy has changed: load it and ask again
     REPEAT = "repeat"  # the same id was admitted before
     SETTLED = "settled"
@@ -45,7 +46,7 @@ class Room:
 
     @property
     def available(self) -> int:
-        return max(0, self.budget.limit.amount - self.used - self.reserved)
+        return max(0, self.budget.limit.stop_amount - self.used - self.reserved)
 
     def resets_at(self, need: int = 0) -> dt.datetime | None:
         """When the window ends; if it rolls, when enough slices have left it to admit ``need``.
@@ -59,7 +60,7 @@ class Room:
             if amount > 0:
                 left -= amount
                 moment = rolling.leaves_at(limit.rolling_seconds, number)
-                if left + max(1, need) <= limit.amount:
+                if left + max(1, need) <= limit.stop_amount:
                     break
         return moment
 
@@ -77,6 +78,8 @@ class Request:
     now: dt.datetime
     observe: bool = False  # nothing refuses; what would have is flagged ``would_refuse``
     confirmed: bool = False  # its version was read from the database since the call began
+    #: A cheaper plan is at hand: DEGRADE may be answered. Not where it is asked for already.
+    may_degrade: bool = False
     #: It waits for room: its place in line, of all queues alike, is by this UUIDv7 (protocol 15).
     ticket: UUID | None = None
 
@@ -87,12 +90,24 @@ class Request:
         return budget.enforced and not self.observe and not budget.limit.observe
 
     def cap(self, budget: Budget) -> int | None:
-        return budget.limit.amount if budget.enforced else None
+        """Above this the call is refused, or noted; None: it is only counted."""
+        return budget.limit.stop_amount if budget.enforced else None
+
+    def degrades_at(self, budget: Budget) -> int | None:
+        """From this ``used`` on DEGRADE is answered; None: whatever is used."""
+        return budget.limit.degrade_amount if self.may_degrade and self.hard(budget) else None
+
+    def degraded(self, rooms: Sequence[Room]) -> Decision | None:
+        """DEGRADE with the budgets that have reached their level, if any has."""
+        at = [(room, self.degrades_at(room.budget)) for room in rooms]
+        reached = tuple(room for room, level in at if level is not None and room.used >= level)
+        return Decision(Outcome.DEGRADE, reached) if reached else None
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer to a Request. ``rooms`` are the budgets that refused it, as they were seen."""
+    """The answer to a Request. ``rooms`` are the budgets that refused it, or that have reached the
+    level at which the cheaper plan is served, as they were seen."""
 
     outcome: Outcome
     rooms: tuple[Room, ...] = ()
@@ -143,8 +158,9 @@ class Store(ABC):
         """Take the needs from every budget and write the ledger row, or change nothing.
 
         After ADMITTED or REPEAT the caller must settle or release; after STALE it loads the policy
-        and asks again; after REFUSED it must not dispatch. If only calls in flight keep it out, its
-        ticket stands in the queue of each budget in its way for 3 s, and others are kept behind it.
+        and asks again; after DEGRADE, which ``may_degrade`` allows, it asks with the cheaper plan;
+        after REFUSED it must not dispatch. If only calls in flight keep it out, its ticket stands
+        in the queue of each budget in its way for 3 s, and others are kept behind it.
         """
 
     @abstractmethod
@@ -234,57 +250,6 @@ def began_after(start: dt.datetime, since: int) -> bool:
 def holds(request: Request) -> list[list[Any]]:
     """``[key, unit, amount]`` for each budget: what the ledger row remembers of the counters."""
     return [[b.held_in, b.limit.unit.value, request.need(b)] for b in request.budgets]
-
-
-def extended(held: Sequence[Sequence[Any]], more: Amounts) -> list[list[Any]]:
-    """The holds of a ledger row after this much was added to each."""
-    return [[key, unit, amount + more.of(Unit(unit))] for key, unit, amount in held]
-
-
-def corrects(row: Mapping[str, Any], final: Mapping[str, Any]) -> bool:
-    """Does this end of a call replace what was taken for it when its lease ran out?"""
-    if row["state"] != "expired":
-        return False
-    return final["state"] == "settled" or row["settled_at"] is not None
-
-
-def charged(row: Mapping[str, Any], unit: Unit) -> int:
-    """What a final ledger row adds to ``used`` of a budget in this unit."""
-    if row["settled_at"] is None or row["state"] not in ("settled", "expired"):
-        return 0
-    if unit is Unit.COST:
-        return int(row["cost_micros"] or 0)
-    return int(row["input_tokens"] + row["output_tokens"]) if unit is Unit.TOKENS else 1
-
-
-def held(row: Mapping[str, Any], unit: Unit) -> int:
-    """What an open ledger row adds to ``reserved`` of a budget in this unit."""
-    if unit is Unit.COST:
-        return int(row["reserved_micros"] or 0)
-    return int(row["reserved_tokens"]) if unit is Unit.TOKENS else 1
-
-
-def in_scope(row: Mapping[str, Any], budget: Budget) -> bool:
-    """Does this ledger row belong to the budget: its values and its window?"""
-    if budget.is_cap:
-        return all(row[name].startswith(path) for name, path in budget.values)
-    return budget.window.contains(created_at(row)) and all(row[n] == v for n, v in budget.values)
-
-
-def created_at(row: Mapping[str, Any]) -> dt.datetime:
-    """When the reservation was made: it decides in which window, and in which slice, it counts."""
-    moment: dt.datetime | str = row["created_at"]
-    if isinstance(moment, str):
-        moment = dt.datetime.fromisoformat(moment)
-    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
-
-
-def held_in(row: Mapping[str, Any], budget: Budget) -> str:
-    """The key of the counter in which this ledger row of the budget is held."""
-    if budget.slice is None:
-        return budget.key
-    number = rolling.slice_at(budget.limit.rolling_seconds, created_at(row))
-    return keys.of_slice(budget.key, number)
 
 
 def rolled(budget: Budget, figures: Mapping[int, tuple[int, int]]) -> Room:

@@ -123,7 +123,7 @@ class DatabaseStore(base.Store):
     def _dated(self, decision: Decision) -> Decision:
         """A refusal by a rolling window costs one query more: it says when there is room again."""
         rooms = decision.rooms
-        if all(room.budget.slice is None for room in rooms):
+        if decision.outcome is Outcome.DEGRADE or all(r.budget.slice is None for r in rooms):
             return decision
         return replace(decision, rooms=self.run(lambda c: slices.dated(c, rooms)))
 

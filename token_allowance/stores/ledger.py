@@ -16,8 +16,9 @@ from uuid import UUID
 from django.db import transaction as transactions
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from token_allowance.limits import RUN, Budget, Unit, budget_of
-from token_allowance.stores import adjustments, base, slices
+from token_allowance.counters import budget_of
+from token_allowance.limits import RUN, Budget, Unit
+from token_allowance.stores import adjustments, base, charges, slices
 from token_allowance.stores.base import Drift, Room, Row
 
 TABLE = "token_allowance_reservation"
@@ -164,10 +165,10 @@ def attach(
     for row in rows:
         listed = json.loads(row["holds"]) if isinstance(row["holds"], str) else row["holds"]
         row["holds"] = listed
-        name = base.held_in(row, budget)
+        name = charges.held_in(row, budget)
         if all(hold[0] != name for hold in listed):
             unit = budget.limit.unit
-            listed.append([name, unit.value, base.held(row, unit)])
+            listed.append([name, unit.value, charges.held(row, unit)])
             cursor.execute(
                 f"UPDATE {TABLE} SET holds = %s WHERE id = %s", [json.dumps(listed), row["id"]]
             )

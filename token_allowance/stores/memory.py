@@ -13,7 +13,7 @@ from uuid import UUID
 
 from token_allowance import keys, rolling
 from token_allowance.limits import NOTHING, Amounts, Budget, Unit
-from token_allowance.stores import adjustments, base, tickets
+from token_allowance.stores import adjustments, base, charges, tickets
 from token_allowance.stores.base import (
     Adjusted,
     Decision,
@@ -58,8 +58,8 @@ class MemoryStore(base.Store):
                 return Decision(Outcome.REPEAT)
             rooms = [self._open(budget) for budget in request.budgets]
             tight = [room for room in rooms if self._exceeds(request, room)]
-            if refused := self._refused(request, rooms):
-                return refused
+            if kept_out := request.degraded(rooms) or self._refused(request, rooms):
+                return kept_out
             for budget in request.budgets:
                 self._counter(budget).reserved += request.need(budget)
             flags = [*request.row["flags"], *(["would_refuse"] if tight else [])]
@@ -94,7 +94,7 @@ class MemoryStore(base.Store):
             elif row["state"] == "reserved":
                 self._move(row, settlement.actual, held=True, charged=False)
                 outcome = Outcome(settlement.row["state"])
-            elif base.corrects(row, settlement.row):
+            elif charges.corrects(row, settlement.row):
                 charged = row["settled_at"] is not None
                 self._move(row, settlement.actual, held=False, charged=charged)
                 outcome = Outcome.LATE
@@ -119,7 +119,7 @@ class MemoryStore(base.Store):
             for key, unit, _ in row["holds"]:  # also of limits made since, unknown to the caller
                 if found := self.counters.get(key):
                     found.reserved += request.amounts.of(Unit(unit))
-            row["holds"] = base.extended(row["holds"], request.amounts)
+            row["holds"] = charges.extended(row["holds"], request.amounts)
             if row["reserved_micros"] is not None:
                 row["reserved_micros"] += request.amounts.of(Unit.COST)
             row["reserved_tokens"] += request.amounts.tokens
@@ -258,9 +258,9 @@ class MemoryStore(base.Store):
         """(used, reserved) by counter, as the ledger has them; without those that are zero."""
         unit, sums = budget.limit.unit, defaultdict[str, list[int]](lambda: [0, 0])
         for row in self._rows(budget):
-            figures = sums[base.held_in(row, budget)]
-            figures[0] += base.charged(row, unit)
-            figures[1] += base.held(row, unit) if row["state"] == "reserved" else 0
+            figures = sums[charges.held_in(row, budget)]
+            figures[0] += charges.charged(row, unit)
+            figures[1] += charges.held(row, unit) if row["state"] == "reserved" else 0
         names = set(adjustments.names(budget).values()) if self.adjustments else ()
         for row in self.adjustments:
             if row["key"] in names:
@@ -269,15 +269,15 @@ class MemoryStore(base.Store):
 
     def _rows(self, budget: Budget) -> list[Row]:
         wide = base.kept(budget)
-        return [row for row in self.rows.values() if base.in_scope(row, wide)]
+        return [row for row in self.rows.values() if charges.in_scope(row, wide)]
 
     def _seed(self, budget: Budget) -> None:
         """Count what the ledger already has, and let its open rows settle into the counter too."""
         unit: Any = budget.limit.unit
         for row in self._rows(budget):
-            name = base.held_in(row, budget)
+            name = charges.held_in(row, budget)
             if row["state"] in ("reserved", "expired") and all(h[0] != name for h in row["holds"]):
-                row["holds"] = [*row["holds"], [name, unit.value, base.held(row, unit)]]
+                row["holds"] = [*row["holds"], [name, unit.value, charges.held(row, unit)]]
         if budget.slice is not None:
             for key in [key for key in self.counters if keys.whole(key) == budget.key]:
                 del self.counters[key]

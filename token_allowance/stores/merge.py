@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from token_allowance.stores.base import Row, corrects
+from token_allowance.stores.base import Row
+from token_allowance.stores.charges import corrects
 from token_allowance.stores.events import (
     CONFLICT,
     DEFAULTS,

@@ -46,6 +46,8 @@ def reserve(connection: BaseDatabaseWrapper, request: Request) -> Decision | lis
         "fresh": _array([base.fresh(b) for b in budgets]),
         "lease_ms": _milliseconds(request),
     }
+    if request.may_degrade:
+        call["degrades"] = _array([request.degrades_at(b) for b in budgets])
     if request.ticket:
         call |= {"ticket": str(request.ticket), "number": tickets.number(request.ticket)}
     status, marks, used, reserved, rank = one(
@@ -134,7 +136,8 @@ def _decision(
     reserved: list[int],
     rank: int = 0,
 ) -> Decision:
-    if status != "refused":
-        return Decision(Outcome(status))
+    outcome = Outcome(status)
+    if outcome not in (Outcome.REFUSED, Outcome.DEGRADE):
+        return Decision(outcome)
     rooms = (Room(request.budgets[m - 1], used[m - 1], reserved[m - 1]) for m in marks)
-    return Decision(Outcome.REFUSED, tuple(rooms), rank)
+    return Decision(outcome, tuple(rooms), rank)

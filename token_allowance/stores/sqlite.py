@@ -15,7 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from token_allowance import keys
 from token_allowance.limits import NOTHING, Amounts, Budget, Unit
-from token_allowance.stores import adjustments, base, ledger, slices, tickets
+from token_allowance.stores import adjustments, base, charges, ledger, slices, tickets
 from token_allowance.stores.base import (
     Adjusted,
     Decision,
@@ -45,6 +45,8 @@ def reserve(connection: BaseDatabaseWrapper, request: Request) -> Decision | lis
         rooms, unseeded = _look(cursor, request.budgets)
         if unseeded:
             return unseeded
+        if degraded := request.degraded(rooms):
+            return degraded
         if refused := tickets.refused(connection, cursor, request, rooms, waiting):
             return refused
         if waiting and request.ticket:
@@ -70,7 +72,7 @@ def settle(connection: BaseDatabaseWrapper, settlement: Settlement) -> Outcome:
         elif row["state"] == "reserved":
             _move(cursor, row["holds"], settlement.actual, held=True, charged=False)
             outcome = Outcome(final["state"])
-        elif base.corrects(row, final):
+        elif charges.corrects(row, final):
             charged = row["settled_at"] is not None
             _move(cursor, row["holds"], settlement.actual, held=False, charged=charged)
             outcome = Outcome.LATE
@@ -98,7 +100,7 @@ def extend(connection: BaseDatabaseWrapper, request: Request, deferred_id: str |
                 [request.amounts.of(Unit(unit)), key],
             )
         changes: Row = {
-            "holds": base.extended(row["holds"], request.amounts),
+            "holds": charges.extended(row["holds"], request.amounts),
             "expires_at": max(_moment(row["expires_at"]), _moment(_lease(request))).isoformat(),
             "reserved_tokens": row["reserved_tokens"] + request.amounts.tokens,
         }

@@ -36,7 +36,8 @@ def keeps_out(request: Request, room: Room, rank: int) -> bool:
 def may_queue(request: Request, blocking: Sequence[Room]) -> bool:
     """Do only calls in flight keep it out, so that waiting can help? Never out of a cap."""
     return all(
-        not room.budget.is_cap and room.used + request.need(room.budget) <= room.budget.limit.amount
+        not room.budget.is_cap
+        and room.used + request.need(room.budget) <= room.budget.limit.stop_amount
         for room in blocking
     )
 

@@ -9,7 +9,8 @@ from django.core.management.base import OutputWrapper
 from django.utils import timezone
 
 from token_allowance import conf, money
-from token_allowance.limits import Unit, budget_of
+from token_allowance.counters import budget_of
+from token_allowance.limits import Unit
 
 HELP = "Set every counter of an open window to what the ledger says; print what had drifted."
 

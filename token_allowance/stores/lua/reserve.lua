@@ -9,7 +9,8 @@
 --       2 "1764477600000000"       its policy version
 --       3 ""                       "c": it has just read that version from the database; "q": KEYS name
 --                                  the queues, one per budget; "o": KEYS name the lists of opened
---                                  counters, one per budget, after them
+--                                  counters, one per budget, after them; "d": a cheaper plan is at
+--                                  hand, and limits say from which level on it is to be asked for
 --       4 'R|[80000,2024,93],[["8|tenant=acme|cost|day/1/UTC|20261130T000000Z","cost",80000,0]]'
 --       5 "600000"                 lease, milliseconds
 --       6 '{"id":…,"state":"reserved"}'   the ledger row
@@ -18,7 +19,8 @@
 --       11 '["would_refuse"]'      its flags if a soft limit would have refused
 --       12 "019…"                  the ticket with which it waits, "" if it does not
 --       13 "5000000"               events that may wait for the ledger
---       14… "500000"               a limit per budget; "~500000" only notes, "!5" is a cap, "" counts
+--       14… "500000"               a limit per budget; "~500000" only notes, "!5" is a cap, "" counts;
+--                                  with "d" also "500000:450000", its level
 --       …   "29384"                a slice per rolling budget
 --       and with "o", four per budget:
 --       "1"                        its window began while we were counting: missing is zero
@@ -28,6 +30,7 @@
 -- Returns {"admitted"}, {"repeat"}, {"wait"}, {"stale", m}, {"older", version}, {"confirm"}, {"full"},
 --       {"open", i…}: counters that are missing. One that was opened and is gone was lost: it is never
 --       begun at zero, but seeded (case C61),
+--       {"degrade", "0", i, u, r…}: these budgets have reached their level,
 --       {"queued"}: somebody waits for room: ask again with the queues,
 --       {"refused", rank, i, used, reserved…}: rank others stand before it in a queue (protocol 15).
 local units, n = ARGV[7], #ARGV[7]
@@ -44,7 +47,8 @@ if got[6] and not has('q') then return {'queued'} end
 if redis.call('XLEN', KEYS[9 + 2 * n]) > tonumber(ARGV[13]) then return {'full'} end
 
 local needs = {c = ARGV[8], t = ARGV[9], k = ARGV[10], C = ARGV[8], T = ARGV[9], K = ARGV[10]}
-local rolling, missing, refused, noted, held = 0, nil, nil, false, true
+local rolling, missing, refused, reached, noted, held = 0, nil, nil, nil, false, true
+local degrades = has('d')
 local turned, opened = {}, {}
 local first_open = 13 + n + #string.gsub(units, '%l', '')
 local queues = 10 + 2 * n
@@ -107,6 +111,16 @@ for i = 1, n do
   end
   if u and r then
     local need, limit = needs[unit], ARGV[13 + i]
+    local level = degrades and string.match(limit, ':(%d+)$')
+    if level then
+      limit = string.match(limit, '^[^:]+')
+      if tonumber(u) >= tonumber(level) then
+        reached = reached or {'degrade', '0'}
+        reached[#reached + 1] = i
+        reached[#reached + 1] = u
+        reached[#reached + 1] = r
+      end
+    end
     if limit ~= '' and need ~= '0' then
       local mark = string.match(limit, '^[~!]')
       limit = tonumber(mark and string.sub(limit, 2) or limit)
@@ -128,6 +142,7 @@ for i = 1, n do
   end
 end
 if missing then return missing end
+if reached then return reached end
 if refused then
   if held and ticket ~= '' and has('q') then
     for _, queue in ipairs(blocking) do

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from token_allowance.limits import Amounts, Budget
-from token_allowance.stores.base import Request, Row
+from token_allowance.stores.base import Request, Room, Row
 from token_allowance.stores.redis.asking import Question
 from token_allowance.stores.redis.holds import Holds, written
 from token_allowance.stores.redis.names import Names, lasts_milliseconds
@@ -23,6 +23,7 @@ def reserve(
 ) -> Question:
     """``words``: "c" confirmed, "q" with its queues, "o" to open what is missing and ``fresh``."""
     row, budgets = request.row, request.budgets
+    words += "d" if request.may_degrade else ""
     reservation = names.reservation(row["id"])
     idem = reservation
     if row["idempotency_key"]:
@@ -52,6 +53,12 @@ def reserve(
             lasts = lasts_milliseconds(budget, request.now)
             arguments += [begins, budget.key, budget.since, lasts]
     return script("reserve"), keys, arguments
+
+
+def rooms(request: Request, answer: Sequence[Any]) -> tuple[Room, ...]:
+    """The budgets of an answer that names them by place, used and reserved."""
+    figures = (answer[i : i + 3] for i in range(0, len(answer), 3))
+    return tuple(Room(request.budgets[i - 1], int(u), int(r)) for i, u, r in figures)
 
 
 def due(names: Names, most: int) -> Question:
@@ -102,13 +109,16 @@ def _amounts(amounts: Amounts) -> tuple[int, int, int]:
 def _limit(request: Request, budget: Budget) -> str:
     if not budget.enforced:
         return ""
+    stop = budget.limit.stop_amount
     if not request.hard(budget):
-        return f"~{budget.limit.amount}"
-    return f"!{budget.limit.amount}" if budget.is_cap else str(budget.limit.amount)
+        return f"~{stop}"
+    level = request.degrades_at(budget)
+    written = str(stop) if level is None else f"{stop}:{level}"
+    return f"!{written}" if budget.is_cap else written
 
 
 def _hard(request: Request, budget: Budget) -> str:
-    return str(budget.limit.amount) if request.hard(budget) else ""
+    return str(budget.limit.stop_amount) if request.hard(budget) else ""
 
 
 def _milliseconds(request: Request) -> int:

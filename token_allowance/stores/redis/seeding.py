@@ -12,9 +12,10 @@ from uuid import UUID
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from token_allowance import rolling
+from token_allowance.counters import budget_of
 from token_allowance.exceptions import StoreUnavailable
-from token_allowance.limits import Budget, budget_of
-from token_allowance.stores import adjustments, base, ledger
+from token_allowance.limits import Budget
+from token_allowance.stores import adjustments, base, charges, ledger
 from token_allowance.stores.base import Adjusted, Drift, Room, Row
 from token_allowance.stores.connections import run
 from token_allowance.stores.redis import drainage
@@ -178,8 +179,8 @@ def _attached(
         ids = [str(UUID(str(row["id"]))) for row in some]
         texts = store.wire.execute("MGET", *(names.reservation(id) for id in ids))
         for row, id, text in zip(some, ids, texts, strict=True):
-            key, unit = base.held_in(row, budget), budget.limit.unit
-            amount = base.held(row, unit)
+            key, unit = charges.held_in(row, budget), budget.limit.unit
+            amount = charges.held(row, unit)
             state = text[:1].decode() if text else ""
             before = held.read(text[2:]) if state in ATTACHED else held.of_row(row)
             after = before.with_counter(key, unit.value, amount, budget.since) or before

@@ -93,12 +93,13 @@ class RedisStore(base.Store):
                 self.remember(request.id, holds)
                 self._queues.pop(request.ticket, None)
                 return Decision(Outcome.ADMITTED)
+            if word == "degrade":
+                return Decision(Outcome.DEGRADE, questions.rooms(request, answer[2:]))
             if word == "refused":
                 if request.ticket:
                     self._queues[request.ticket] = [budget.key for budget in request.budgets]
-                return Decision(
-                    Outcome.REFUSED, self._rooms(request, answer[2:]), rank=int(answer[1])
-                )
+                rooms = seeding.dated(self, questions.rooms(request, answer[2:]))
+                return Decision(Outcome.REFUSED, rooms, rank=int(answer[1]))
             if word == "repeat":
                 return Decision(Outcome.REPEAT)
             if word == "older" and request.confirmed and versions.is_news(request, answer):
@@ -265,13 +266,6 @@ class RedisStore(base.Store):
         since = max(budget.since, names.opened_at)
         start = budget.window.start
         return start is not None and base.began_after(start, since)
-
-    def _rooms(self, request: Request, refused: Sequence[Any]) -> tuple[Room, ...]:
-        rooms = [
-            Room(request.budgets[refused[i] - 1], int(refused[i + 1]), int(refused[i + 2]))
-            for i in range(0, len(refused), 3)
-        ]
-        return seeding.dated(self, rooms)
 
     def _rooms_held(
         self, request: Request, holds: Holds, refused: Sequence[Any]

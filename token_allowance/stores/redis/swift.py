@@ -31,7 +31,7 @@ HAVE_HIREDIS = find_spec("hiredis") is not None
 
 
 async def reserve(store: RedisStore, request: Request) -> Decision | None:
-    """The decision if it is that the call is admitted; None if ``store.reserve`` has to decide."""
+    """ADMITTED or DEGRADE; None if ``store.reserve`` has to decide."""
     if request.ticket or request.row["idempotency_key"]:
         return None
     holds = held.of_budgets(request.budgets, request.amounts)
@@ -42,6 +42,8 @@ async def reserve(store: RedisStore, request: Request) -> Decision | None:
     except BaseException:  # cancelled: it may be held all the same
         store.owe(request)
         raise
+    if answer and answer[0] == b"degrade":
+        return Decision(Outcome.DEGRADE, questions.rooms(request, answer[2:]))
     if answer is None or answer[0] != b"admitted":
         return None
     store.remember(request.id, holds)
