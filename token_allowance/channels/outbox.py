@@ -28,7 +28,7 @@ CLAIM_SECONDS = 120.0  # far above what sending takes
 RETRY_SECONDS = 30.0  # then twice as long each time
 RETRY_MOST_SECONDS = 3600.0
 ATTEMPTS = 8  # the last an hour and a half after the first
-ROUND_SECONDS = 60.0  # what is left then waits for the next round
+ROUND_SECONDS = 20.0  # what is left then waits for the next round
 CANDIDATES = 20  # looked at for one that nobody else takes
 SEVERITIES = tuple(Severity.values)  # from the least
 PENDING = Delivery.States.PENDING
@@ -71,7 +71,7 @@ def hurry() -> None:
     that is down costs nothing but the time till the next round.
     """
     task = getattr(sys.modules.get(TASKS), TASK, None)
-    if task is None:
+    if task is None or not task.app.conf.broker_url or task.app.conf.task_always_eager:
         return
     try:
         task.apply_async(retry=False, ignore_result=True)
