@@ -13,7 +13,7 @@ from asgiref.sync import iscoroutinefunction
 from django.http import HttpResponseBase
 from django.utils import timezone
 
-from token_allowance import conf, levels, policy, threads
+from token_allowance import conf, levels, policy, refusal_counts, threads
 from token_allowance.attribution import Charge, charge_to, current
 from token_allowance.bodies import charged
 from token_allowance.entries import new_id
@@ -174,11 +174,12 @@ def _state(room: Room, observe: bool) -> str:
 
 
 def _admit_if_known(charge: Charge, attribution: Attribution, model: str) -> None:
-    try:
-        _admit(charge, attribution, model)
-    except StoreUnavailable:
-        if not conf.current().admits_without_store:
-            raise
+    with refusal_counts.counted("", model, attribution):
+        try:
+            _admit(charge, attribution, model)
+        except StoreUnavailable:
+            if not conf.current().admits_without_store:
+                raise
 
 
 def _admit(charge: Charge, attribution: Attribution, model: str) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from token_allowance import conf, settlements, threads, waiting
+from token_allowance import conf, refusal_counts, settlements, threads, waiting
 from token_allowance.attribution import Charge, charge_to
 from token_allowance.exceptions import ReservationError
 from token_allowance.limits import checked_identifier
@@ -83,11 +83,17 @@ class call:
     def extend(self, usage: Usage = NO_USAGE, *, seconds: float | None = None) -> None:
         """Hold more, or for longer. Raises AllowanceExceeded if a budget has no room for it."""
         self._check_open()
-        threads.call(lambda: self.reservation.extend(usage, seconds=seconds))
+        threads.call(lambda: self._extend(usage, seconds))
 
     async def aextend(self, usage: Usage = NO_USAGE, *, seconds: float | None = None) -> None:
         self._check_open()
-        await threads.acall(lambda: self.reservation.extend(usage, seconds=seconds))
+        await threads.acall(lambda: self._extend(usage, seconds))
+
+    def _extend(self, usage: Usage, seconds: float | None) -> None:
+        made = self.reservation
+        attempt, attribution = made.plan.attempt, made.plan.attribution
+        with refusal_counts.counted(attempt.provider, attempt.model, attribution):
+            made.extend(usage, seconds=seconds)
 
     def release(self) -> None:
         """Nothing was sent: give everything back. A repeated call has nothing to give."""

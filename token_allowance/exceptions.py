@@ -60,6 +60,7 @@ class AllowanceExceeded(AllowanceError):
     title = "Token budget exceeded"
 
     reason: str = "exhausted"
+    key: str = ""  # of the counter that refused; for staff
     scope: str = ""
     window: str = ""
     unit: str = ""
@@ -96,6 +97,7 @@ class SwitchEngaged(AllowanceError):
     code = "switch_engaged"
     title = "Model calls are stopped"
 
+    key: str = ""  # its values, as the scope of a counter names them; for staff
     scope: str = ""
     reason: str = ""
     ends_at: datetime | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from math import ceil
 
-from token_allowance import calibration, conf
+from token_allowance import calibration, conf, keys
 from token_allowance.contexts import NO_CONTEXT, Context
 from token_allowance.estimate.maxima import max_output_tokens
 from token_allowance.estimate.references import Reference
@@ -198,6 +198,7 @@ def stopped(switch: SwitchRule, now: dt.datetime) -> SwitchEngaged:
     wait = None if switch.ends_at is None else max(1, ceil((switch.ends_at - now).total_seconds()))
     return SwitchEngaged(
         f"Model calls are stopped by a {scope} switch: {switch.reason}",
+        key=keys.scope(switch.named),
         scope=scope,
         reason=switch.reason,
         ends_at=switch.ends_at,

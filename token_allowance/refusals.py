@@ -86,6 +86,7 @@ def exceeded(
         f"{name} exceeded: {_figures(room, need, reason, held)}",
         code=f"{name} exceeded".replace(" ", "_").replace("-", "_"),
         reason=reason,
+        key=budget.key,
         scope=limit.scope,
         window=limit.window.value,
         unit=limit.unit.value,

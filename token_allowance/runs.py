@@ -200,6 +200,7 @@ def cap_exceeded(unit: str, amount: int, used: int, reserved: int, needed: int) 
     return CapExceeded(
         f"per-request {unit} cap exceeded: {text}. Raise max_{unit}, or make fewer calls.",
         code=f"per_request_{unit}_exceeded",
+        key="request",
         scope="request",
         window="request",
         unit=unit,
