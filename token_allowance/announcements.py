@@ -19,7 +19,7 @@ from token_allowance import conf
 from token_allowance.exceptions import StoreUnavailable
 
 logger = logging.getLogger("token_allowance")
-POLICY = ("Limit", "LimitIncrease", "ModelAlias", "Price", "Switch", "Tenant")
+POLICY = ("DegradeRule", "Limit", "LimitIncrease", "ModelAlias", "Price", "Switch", "Tenant")
 
 
 def connect() -> None:

@@ -100,6 +100,13 @@ def _billed(
     return Cost({"reported": micros} if micros else {})
 
 
+def served_model(row: Row) -> str:
+    """The model that answered such a call, by a name that its price is found under."""
+    if "degraded" not in row["flags"]:
+        return str(row["requested_model"])
+    return str(row["price"]["model"] if row["price"] else row["model"])
+
+
 def stored_prices(row: Row, provider: str) -> PriceRows | None:
     """The prices of a call that was reserved earlier, by any process: those of the date, source and
     tier that its ledger row keeps, whatever was added since (case C25)."""
@@ -108,7 +115,7 @@ def stored_prices(row: Row, provider: str) -> PriceRows | None:
     kept = ModelPrice.from_dict(row["price"])
     if kept.source == "fallback":
         return PriceRows(row["model"], (kept,))
-    known = policy.current().prices(provider, row["requested_model"])
+    known = policy.current().prices(provider, served_model(row))
     kin = tuple(
         price
         for price in (*known.own, *known.imported)

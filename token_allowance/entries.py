@@ -38,7 +38,7 @@ def begun(id: UUID, plan: Plan, trace_id: str, created_at: dt.datetime, run_path
         **plan.attribution.as_dict(),
         "provider": plan.attempt.provider,
         "model": plan.model,
-        "requested_model": plan.attempt.model,
+        "requested_model": plan.attempt.asked_model or plan.attempt.model,
         "state": "reserved",
         "flags": list(plan.flags),
         "reserved_micros": plan.amounts.cost_micros,

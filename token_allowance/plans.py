@@ -16,6 +16,7 @@ from token_allowance.limits import Amounts, Attribution, Budget, Unit, checked_i
 from token_allowance.money import MAX_MICROS
 from token_allowance.policy import Policy, PriceRows
 from token_allowance.pricing import Cost, ModelPrice, cost
+from token_allowance.providers.rewriting import Change
 from token_allowance.runs import Run
 from token_allowance.runs import budgets as caps
 from token_allowance.stops import SwitchRule
@@ -43,6 +44,8 @@ class Attempt:
     context: Context = NO_CONTEXT  # what the references stand for
     counted: bool = False  # ``input_tokens`` is a count of ours, which can be calibrated
     expected: Usage = NO_USAGE  # searches, pictures, sound; see ModelRequest
+    changeable: Change = Change.NOTHING  # what of it the ladder may change
+    asked_model: str = ""  # by the caller, where the ladder serves it with another
 
     @property
     def estimate(self) -> Usage:
@@ -111,7 +114,7 @@ def plan(
     price = find_price(attempt, prices, estimate, attempt.service_tier, now)
     if price is None or price.source == "fallback":
         flags.append("unpriced")
-    if price is None and not observe and _cost_matters(opened.budgets, runs):
+    if price is None and not observe and cost_matters(opened.budgets, runs):
         raise _unknown(attempt)
     priced = cost(estimate, price) if price else None
     return Plan(
@@ -223,7 +226,7 @@ def check_attribution(attribution: Attribution, missing: frozenset[str], *, obse
     )
 
 
-def _cost_matters(budgets: tuple[Budget, ...], runs: tuple[Run, ...]) -> bool:
+def cost_matters(budgets: tuple[Budget, ...], runs: tuple[Run, ...]) -> bool:
     limited = any(b.limit.unit is Unit.COST and b.enforced and not b.limit.observe for b in budgets)
     return limited or any(run.max_cost_micros is not None for run in runs)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from token_allowance import levels
 from token_allowance.increases import Increase
+from token_allowance.ladder import Ladder, Step
 from token_allowance.limits import EACH, Attribution, Limit, Unit
 from token_allowance.windows import Window
 
@@ -76,6 +77,18 @@ def with_increases(
         increase = Increase(amount=amount, until=_utc(ends), tenant=tenant, user=user)
         found[limit_id].append(increase)
     return [replace(limit, increases=tuple(found[limit.id])) for limit in limits]
+
+
+def ladder(connection: BaseDatabaseWrapper, named: Callable[[str], str]) -> Ladder:
+    """The degrade rules in force; ``named`` gives the name of a model in limits."""
+    sql = (
+        "SELECT from_model, to_model, max_output_tokens, feature FROM token_allowance_degraderule "
+        "WHERE is_active ORDER BY from_model, feature, id"
+    )
+    return Ladder(
+        Step(from_model=named(model), to_model=other, max_output_tokens=most, feature=feature)
+        for model, other, most, feature in rows(connection, sql)
+    )
 
 
 def rows(connection: BaseDatabaseWrapper, sql: str, values: Iterable[Any] = ()) -> list[Any]:
