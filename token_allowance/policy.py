@@ -85,6 +85,7 @@ class Policy:
         now = timezone.now()
         self.has_increases: bool = self._run(lambda c: rules.has_increases(c, now))
         self.aliases = self._run(_aliases)
+        self.ladder = self._run(lambda c: rules.ladder(c, self.model))
         self.switches = [self._named(switch) for switch in self._run(_switches)]
 
     def model(self, name: str) -> str:
