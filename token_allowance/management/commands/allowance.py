@@ -14,11 +14,15 @@ from token_allowance.management.subcommands import (
     jobs,
     price,
     rebuild,
+    resume,
     status,
+    stop,
     sync_prices,
 )
 
 SUBCOMMANDS = {
+    "stop": stop,
+    "resume": resume,
     "status": status,
     "doctor": doctor,
     "price": price,
@@ -31,7 +35,7 @@ SUBCOMMANDS = {
 
 
 class Command(BaseCommand):
-    help = "Look after budgets: prices, leases, counters, corrections."
+    help = "Stop model calls, and look after budgets: prices, leases, counters, corrections."
 
     def add_arguments(self, parser: CommandParser) -> None:
         choices = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 from typing import Any
 
 from django.core.management.base import OutputWrapper
@@ -11,16 +12,19 @@ from django.utils import timezone
 
 from token_allowance import conf
 from token_allowance.exceptions import StoreUnavailable
+from token_allowance.management import fullest, targets
 from token_allowance.models import (
     DeadLetter,
     Limit,
     PendingSettlement,
     PolicyVersion,
+    Refusal,
     Reservation,
-    Switch,
 )
 
-HELP = "Show engaged switches, the mode, the store and the policy version."
+HELP = "Show what is stopped, refused and nearly spent, the mode, and whether all is well."
+REFUSED_MINUTES = 15
+SHOWN = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(out: OutputWrapper, options: dict[str, Any]) -> None:
     now = timezone.now()
+    switches(out)
+    refused(out, now)
     settings = conf.current()
     note = " (nothing is refused)" if settings.MODE == "observe" else ""
     out.write(f"Mode: {settings.MODE}{note}")
@@ -42,12 +48,39 @@ def run(out: OutputWrapper, options: dict[str, Any]) -> None:
     out.write(f"Calls in flight: {in_flight.count() - late:,}, overdue: {late:,}")
     if ledger := outbox():
         out.write(f"Ledger: {ledger}")
-    engaged = Switch.objects.filter(Q(ends_at=None) | Q(ends_at__gt=now), released_at=None)
+    budgets(out, now)
+
+
+def switches(out: OutputWrapper) -> None:
+    """What is stopped, before anything else."""
+    engaged = list(targets.running())
     out.write(f"Engaged switches: {len(engaged)}")
     for switch in engaged:
-        until = f"until {switch.ends_at:%Y-%m-%d %H:%M %Z}" if switch.ends_at else "until released"
-        since = f"{switch.engaged_at:%Y-%m-%d %H:%M %Z}"
-        out.write(f"  {switch}: by {switch.by} since {since}, {until}: {switch.reason}")
+        out.write(f"  {targets.line(switch)}")
+        out.write(f"    to undo: {targets.command('resume', switch)}")
+
+
+def refused(out: OutputWrapper, now: dt.datetime) -> None:
+    """What was refused in the last minutes, by code."""
+    recent = Refusal.objects.filter(starts_at__gte=now - dt.timedelta(minutes=REFUSED_MINUTES))
+    codes = recent.order_by().values_list("code").annotate(Sum("calls"))
+    found = sorted(codes, key=lambda row: (-row[1], row[0]))
+    total = sum(calls for _, calls in found)
+    out.write(f"Refused in {REFUSED_MINUTES} minutes: {total:,}")
+    for code, calls in found[:SHOWN]:
+        out.write(f"  {calls:,} {code}")
+
+
+def budgets(out: OutputWrapper, now: dt.datetime) -> None:
+    """The fullest budgets of those who have spent lately."""
+    try:
+        found = fullest.rooms(now)
+    except StoreUnavailable as error:
+        out.write(f"Budgets: they cannot be read: {error}")
+        return
+    out.write(f"Fullest budgets: {'' if found else 'none is used'}".rstrip())
+    for room in found[:SHOWN]:
+        out.write(f"  {fullest.line(room)}")
 
 
 def outbox() -> str:
