@@ -62,9 +62,9 @@ class Racer:
     def hold(self, call: Call) -> None:
         """Reserve this many output tokens, and keep holding them."""
         from token_allowance.attribution import Charge
+        from token_allowance.decisions import reserve
         from token_allowance.limits import Attribution
         from token_allowance.plans import Attempt
-        from token_allowance.reservations import reserve
 
         attempt = Attempt(
             provider="openai", model=MODEL, input_tokens=0, max_output_tokens=call.pop("tokens")

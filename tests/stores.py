@@ -22,7 +22,7 @@ from django.db.models import F
 from django.test.utils import setup_databases, teardown_databases
 
 from tests import redis_stores
-from token_allowance import allowance, entries, reservations
+from token_allowance import allowance, decisions, entries, reservations
 from token_allowance.attribution import NOBODY
 from token_allowance.limits import (
     DIMENSIONS,
@@ -214,7 +214,7 @@ def hold(
         provider="openai", model=model, input_tokens=tokens, max_output_tokens=0,
         idempotency_key=idempotency_key,
     )  # fmt: skip
-    return reservations.reserve(attempt, Attribution(**attribution), NOBODY)
+    return decisions.reserve(attempt, Attribution(**attribution), NOBODY)
 
 
 def spend(tokens: int, model: str = "m", **attribution: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from token_allowance import calibration, conf, contexts, threads
+from token_allowance import blocking, calibration, conf, contexts, threads
 from token_allowance.bills import Account
 from token_allowance.providers.adapter import Adapter, Reader, Report
 from token_allowance.providers.ndjson import LineFramer
@@ -24,6 +24,7 @@ FRAMERS: dict[str, type[Framer | LineFramer]] = {
 }
 DEFERRED_SECONDS = 24 * 3600.0  # how long the hold of an answer in the background is kept
 LARGEST_BODY_BYTES = 64 * 1024 * 1024
+AT_ONCE_BYTES = 256 * 1024  # to read more would keep an event loop waiting
 
 
 class Decoder(Protocol):
@@ -117,6 +118,8 @@ class Answer:
 
     def ended(self) -> None:
         """The body was read to its end."""
+        if len(self._body) > AT_ONCE_BYTES:
+            blocking.check()
         if self._decode is None:
             self._unreadable()
         elif not self._streams:

@@ -21,7 +21,7 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 
-from token_allowance import conf
+from token_allowance import blocking, conf
 from token_allowance.estimate import calibration
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.stores.connections import run
@@ -50,6 +50,8 @@ class _Current:
         self._measured_at: float | None = None
 
     def get(self) -> Factors:
+        if self._due:
+            blocking.check()
         if self._due and self._lock.acquire(blocking=False):
             try:
                 if self._due:

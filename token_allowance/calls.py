@@ -9,10 +9,12 @@ from typing import Any
 
 from token_allowance import conf, refusal_counts, settlements, threads, waiting
 from token_allowance.attribution import Charge, charge_to
+from token_allowance.decisions import reserve, reserving
+from token_allowance.endings import aend
 from token_allowance.exceptions import ReservationError
 from token_allowance.limits import checked_identifier
 from token_allowance.plans import Attempt
-from token_allowance.reservations import Reservation, reserve
+from token_allowance.reservations import Reservation
 from token_allowance.usage import Usage
 
 NO_USAGE = Usage()
@@ -162,7 +164,8 @@ class call:
     async def __aenter__(self) -> call:
         charge = self._charge_to.charge()
         attribution = await charge.aattribution()
-        made = await waiting.areserve(partial(reserve, self.attempt, attribution, charge))
+        once = partial(reserving, lambda: self.attempt, attribution, charge)
+        made = await waiting.areserve(once)
         return self._begin(charge, made)
 
     async def __aexit__(
@@ -172,7 +175,7 @@ class call:
         tb: TracebackType | None,
     ) -> None:
         self._charge_to.__exit__(kind, error, tb)
-        await threads.acall(self._end, error)
+        await aend(partial(self._end, error))
 
 
 def settle_deferred(deferred_id: str, usage: Usage) -> str:

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from token_allowance import conf, contexts
 from token_allowance.attribution import Charge, current
+from token_allowance.decisions import reserving
 from token_allowance.estimate import Counting
 from token_allowance.estimate.references import references
 from token_allowance.exceptions import UnmeteredEndpoint
@@ -20,8 +21,9 @@ from token_allowance.plans import Attempt
 from token_allowance.providers.adapter import Adapter
 from token_allowance.providers.endpoints import Endpoint, Unmetered, host_provider, recognise
 from token_allowance.providers.forms import FORM, form
-from token_allowance.reservations import Reservation, reserve
+from token_allowance.reservations import Reservation
 from token_allowance.runs import Job, Run
+from token_allowance.tries import Try, finished
 from token_allowance.waiting import Place
 
 logger = logging.getLogger("token_allowance")
@@ -36,6 +38,13 @@ class ModelCall:
     adapter: Adapter
     stream: bool
     body: bytes | None  # the body to send instead, when we ask for usage ourselves
+
+    def with_context(self) -> Attempt:
+        """The attempt with what it reads besides what it sends; the ledger may be asked for it."""
+        attempt = self.attempt
+        if not attempt.references:
+            return attempt
+        return replace(attempt, context=contexts.context(attempt.references))
 
 
 class Meter:
@@ -116,10 +125,13 @@ class Meter:
         attribution: Attribution,
         place: Place | None = None,
     ) -> Reservation:
-        attempt = call.attempt
-        if attempt.references:
-            attempt = replace(attempt, context=contexts.context(attempt.references))
-        return reserve(attempt, attribution, charge, place)
+        return finished(self.reserving(call, charge, attribution, place))
+
+    def reserving(
+        self, call: ModelCall, charge: Charge, attribution: Attribution, place: Place | None
+    ) -> Try[Reservation]:
+        """``reserve`` as a try."""
+        return reserving(call.with_context, attribution, charge, place)
 
     def over(self, other: Meter) -> Meter:
         """This meter put over one that the client already had: metered once, not twice."""

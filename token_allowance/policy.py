@@ -17,7 +17,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 
-from token_allowance import conf, pricing, rolling, rules
+from token_allowance import blocking, conf, pricing, rolling, rules
 from token_allowance.limits import EACH, Attribution, Budget, Limit, apply
 from token_allowance.names import family, name_candidates
 from token_allowance.pricing import RATES, ModelPrice
@@ -205,6 +205,7 @@ class _Current:
         policy = self._policy
         if policy is not None and self._key == key and policy.version != newer_than:
             return policy
+        blocking.check()
         with self._lock:
             if self._policy is None or self._key != key or self._policy.version == newer_than:
                 self._policy, self._key = Policy(alias), key

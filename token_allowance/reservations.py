@@ -1,4 +1,4 @@
-"""Reserve before a call, finish after it: the one place where policy, price and store meet."""
+"""One call's hold on its budgets: what it asks of the store, and how it ends."""
 
 from __future__ import annotations
 
@@ -6,35 +6,28 @@ import datetime as dt
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from uuid import UUID
 
 from django.utils import timezone
 
-from token_allowance import conf, entries, leases, policy, runs, settlements
+from token_allowance import blocking, conf, entries, policy, runs, settlements
 from token_allowance.attribution import Charge
 from token_allowance.bills import Account, settled
 from token_allowance.exceptions import (
     AllowanceError,
     CapExceeded,
     ReservationError,
-    StoreUnavailable,
-    SwitchEngaged,
-    Unattributed,
-    UnknownModel,
 )
-from token_allowance.limits import NOTHING, Amounts, Attribution
+from token_allowance.limits import NOTHING, Amounts
 from token_allowance.money import MAX_MICROS
-from token_allowance.plans import UNKNOWN_VERSION, Attempt, Plan, blind, plan
+from token_allowance.plans import UNKNOWN_VERSION, Plan, plan
 from token_allowance.pricing import cost
 from token_allowance.refusals import refused
 from token_allowance.stores.base import Outcome, Request, Row, Settlement, Store, holds
 from token_allowance.usage import Usage
-from token_allowance.waiting import Place
 
 logger = logging.getLogger("token_allowance")
 NO_USAGE = Usage()
-TRIES = 20  # policy reloads within one reserve: an edit storm must not starve it (protocol 5)
 
 
 class Reservation:
@@ -151,6 +144,7 @@ class Reservation:
         deferred_id: str | None = None,
     ) -> None:
         """Hold more, or for longer. Raises AllowanceExceeded if a budget has no room for it."""
+        blocking.check()
         price = self.plan.price
         priced = cost(usage, price) if price and usage else None
         tokens = min(MAX_MICROS, usage.total_tokens)
@@ -217,83 +211,3 @@ class Reservation:
     def _return_to_runs(self, actual: Amounts) -> None:
         unused = self._taken_micros - (actual.cost_micros or 0)
         runs.give_back(self.charge.runs, unused, 1 - actual.calls)
-
-
-def reserve(
-    attempt: Attempt, attribution: Attribution, charge: Charge, place: Place | None = None
-) -> Reservation:
-    """Hold what the attempt may need in every budget that applies, or raise an AllowanceError.
-
-    After it returns, the caller dispatches and finishes the reservation whatever happens. With a
-    ``place`` in line it is one try of several, and raises Held if another may help.
-    """
-    try:
-        return _reserve(attempt, attribution, charge, place)
-    except StoreUnavailable:
-        if not conf.current().admits_without_store:
-            raise
-        logger.warning("token_allowance: the store is down; a call is admitted unmetered")
-        reservation = Reservation(blind(attempt, attribution), charge, timezone.now())
-        reservation.take_from_runs(reservation.amounts)
-        return reservation
-
-
-def _reserve(
-    attempt: Attempt, attribution: Attribution, charge: Charge, place: Place | None
-) -> Reservation:
-    store, now = conf.store(), timezone.now()
-    first = decided = policy.current() if store.checks_version else policy.confirmed()
-    ticket, expires = (None, True) if place is None else (place.ticket, place.looks_for_expired())
-    for _ in range(TRIES):
-        with runs.writing(charge.runs):
-            planned, decided = _plan(attempt, attribution, charge, decided, now)
-            reservation = Reservation(planned, charge, now)
-            lease = conf.current().RESERVATION_SECONDS
-            request = reservation.request(reservation.amounts, lease, now)
-            request = replace(request, ticket=ticket, confirmed=decided is not first)
-            reservation.take_from_runs(reservation.amounts)
-            try:
-                decision = store.reserve(request)
-            except BaseException:
-                reservation.give_back_to_runs(reservation.amounts)
-                raise
-        repeat = decision.outcome is Outcome.REPEAT
-        if decision.outcome is Outcome.ADMITTED or (repeat and reservation.adopt(store)):
-            _apply_waiting(reservation)
-            return reservation
-        reservation.give_back_to_runs(reservation.amounts)
-        if repeat:
-            continue
-        if decision.outcome is Outcome.STALE:
-            decided = policy.reload(decided)
-        elif expires and not decision.rank and leases.expire_due(decision.rooms, now):
-            expires = False
-        else:
-            raise refused(request, decision, attribution, charge)
-    raise StoreUnavailable("The limits are being changed faster than a call can be checked.")
-
-
-def _apply_waiting(admitted: Reservation) -> None:
-    """Settle what waits for the store; an interrupt meanwhile must not cost a new call its hold."""
-    try:
-        settlements.apply_waiting()
-    except BaseException:
-        admitted.abandon()
-        raise
-
-
-def _plan(
-    attempt: Attempt,
-    attribution: Attribution,
-    charge: Charge,
-    decided: policy.Policy,
-    now: dt.datetime,
-) -> tuple[Plan, policy.Policy]:
-    """The plan, and the policy it follows: nothing is refused by one that may be out of date."""
-    try:
-        return plan(attempt, attribution, charge.runs, decided, now), decided
-    except (SwitchEngaged, Unattributed, UnknownModel):
-        confirmed = policy.confirmed()
-        if confirmed is decided:
-            raise
-        return plan(attempt, attribution, charge.runs, confirmed, now), confirmed

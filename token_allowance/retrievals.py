@@ -6,7 +6,7 @@ import logging
 import zlib
 from collections.abc import Mapping
 
-from token_allowance import conf, settlements
+from token_allowance import blocking, conf, settlements
 from token_allowance.answers import FRAMERS, LARGEST_BODY_BYTES, decoder
 from token_allowance.bills import Account
 from token_allowance.exceptions import AllowanceError
@@ -65,6 +65,7 @@ class Fetched:
     def ended(self) -> None:
         if self.over:
             return
+        blocking.check()
         self.over = True
         streams = self._framer is not None
         report = self._reader.report() if streams else self.adapter.response(bytes(self._body))

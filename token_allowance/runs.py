@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from token_allowance import blocking
 from token_allowance.exceptions import CapExceeded
 from token_allowance.limits import Budget, Unit, cap_budget
 from token_allowance.money import format_usd
@@ -160,6 +161,8 @@ def budgets(runs: Sequence[Run]) -> list[Budget]:
 @contextmanager
 def writing(runs: Sequence[Run]) -> Iterator[None]:
     """While a call is reserved: who counts these runs, memory or the store, stays as it is."""
+    if blocking.is_forbidden() and any(run.path and not run.shared for run in runs):
+        raise blocking.WouldBlock  # sharing it would wait on the loop for this very call
     entered = [run for run in runs if run.enter()]
     try:
         yield

@@ -5,8 +5,10 @@ from __future__ import annotations
 import atexit
 import datetime as dt
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from uuid import UUID
 
@@ -32,14 +34,37 @@ Make = Callable[[], Settlement]  # raises StoreUnavailable while it cannot be ma
 _waiting: deque[tuple[Make, int]] = deque(maxlen=WAITING_MOST)  # with how often each has failed
 
 
+class _Aside(threading.local):
+    makes: list[Make] | None = None
+
+
+_aside = _Aside()
+
+
+@contextmanager
+def put_aside(makes: list[Make]) -> Iterator[None]:
+    """In this block, which awaits nothing, what is to be applied is only noted in ``makes``."""
+    before, _aside.makes = _aside.makes, makes
+    try:
+        yield
+    finally:
+        _aside.makes = before
+
+
 def apply(make: Make) -> None:
     """Settle now or, if that fails, with a later call; no Exception of it reaches the caller."""
+    if _aside.makes is not None:
+        _aside.makes.append(make)
+        return
     if _applied(make, 0):
         apply_waiting()
 
 
 def apply_waiting() -> None:
     """Apply what is waiting, as far as the store lets us; settling twice changes nothing."""
+    if _waiting and threads.on_loop():
+        threads.later(apply_waiting)
+        return
     for _ in range(len(_waiting)):
         try:
             make, failures = _waiting.popleft()

@@ -16,6 +16,7 @@ from typing import Any
 from token_allowance import retrievals, threads, waiting
 from token_allowance.answers import Answer, Answering
 from token_allowance.attribution import Charge
+from token_allowance.endings import aend
 from token_allowance.exceptions import AllowanceError
 from token_allowance.meters import Meter, ModelCall
 from token_allowance.outgoing import prepared, readable
@@ -160,16 +161,16 @@ def _async_stream(hx: ModuleType) -> Any:
                 raise
             except BaseException as error:
                 cancelled = not isinstance(error, Exception)
-                await threads.acall(self.answer.closed if cancelled else self.answer.failed)
+                await aend(self.answer.closed if cancelled else self.answer.failed)
                 raise
-            await threads.acall(self.answer.ended)
+            await aend(self.answer.ended)
 
         async def aclose(self) -> None:
             try:
                 await self.inner.aclose()
             finally:
                 if not self.answer.over:
-                    await threads.acall(self.answer.closed)
+                    await aend(self.answer.closed)
 
         def __del__(self) -> None:
             if not self.answer.over:
@@ -200,14 +201,14 @@ def _async_transport(hx: ModuleType) -> Any:
             try:
                 response = await self.inner.handle_async_request(prepared(hx, request, call))
             except BaseException as error:
-                await threads.acall(_unanswered, reservation, error)
+                await aend(partial(_unanswered, reservation, error))
                 raise
             answer = _answer(reservation, call, response)
             return _through(hx, response, stream(response.stream, answer))
 
         async def _reserve(self, call: ModelCall, charge: Charge) -> Reservation:
             attribution = await charge.aattribution()
-            return await waiting.areserve(partial(self.meter.reserve, call, charge, attribution))
+            return await waiting.areserve(partial(self.meter.reserving, call, charge, attribution))
 
         async def aclose(self) -> None:
             await self.inner.aclose()

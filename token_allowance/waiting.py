@@ -17,6 +17,7 @@ from token_allowance import conf, entries, threads
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.refusals import Held
 from token_allowance.stores.base import Store
+from token_allowance.tries import Try, afinished
 
 HEAD_SECONDS = 0.02  # between the tries of who is next
 STEP_SECONDS = 0.04  # more for each that stands before it
@@ -47,6 +48,11 @@ class Place:
         self._began = time.monotonic()
         self._looked: float | None = None
         self._stands = self._left = False
+
+    @property
+    def stands(self) -> bool:
+        """May it stand in a queue?"""
+        return self._stands
 
     def looks_for_expired(self) -> bool:
         """Is it time to look for leases that have run out? At each try would be too often."""
@@ -120,17 +126,23 @@ def reserve(once: Callable[[Place | None], M]) -> M:
         raise
 
 
-async def areserve(once: Callable[[Place | None], M]) -> M:
-    """The same from a coroutine: only the tries use a thread. Cancelling it leaves nothing behind:
-    a try that was admitted meanwhile is given back."""
+async def areserve(begin: Callable[[Place | None], Try[M]]) -> M:
+    """The same from a coroutine: a thread is used only for what its event loop cannot do.
+
+    Cancelling it leaves nothing behind: a try that was admitted meanwhile is given back.
+    """
     seconds = float(conf.current().WAIT_SECONDS)
     if not seconds or not conf.store().can_wait:
-        return await threads.acall(once, None, abandoned=_abandon)
+        return await afinished(lambda: begin(None), lambda rest: rest(), _abandon)
     place = Place(conf.store(), seconds)
+
+    def once(rest: Callable[[], M]) -> M:
+        return place.tried(lambda _: rest())
+
     try:
         while True:
             try:
-                return await threads.acall(place.tried, once, abandoned=_abandon)
+                return await afinished(lambda: begin(place), once, _abandon, quick=not place.stands)
             except Held as error:
                 held = error.with_traceback(None)
             await asyncio.sleep(place.pause(held))

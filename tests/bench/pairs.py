@@ -50,9 +50,9 @@ def pair() -> None:
 def hold() -> Reservation:
     """The first half of a pair."""
     from token_allowance.attribution import Charge
+    from token_allowance.decisions import reserve
     from token_allowance.limits import Attribution
     from token_allowance.plans import Attempt
-    from token_allowance.reservations import reserve
 
     attempt = Attempt(
         provider="openai", model=OPENAI_MODEL, input_tokens=100, max_output_tokens=100

@@ -21,6 +21,7 @@ from uuid import UUID
 from django.db import Error, InterfaceError, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from token_allowance import blocking
 from token_allowance.exceptions import StoreUnavailable
 
 T = TypeVar("T")
@@ -39,6 +40,7 @@ _inherited: list[object] = []  # a parent's connections: to collect them would b
 
 def run(alias: str, operation: Callable[[BaseDatabaseWrapper], T]) -> T:
     """Run one operation that is safe to repeat; a database error becomes StoreUnavailable."""
+    blocking.check()
     for tries_left in reversed(range(TRIES)):
         try:
             joined = testcase_connection(alias) or open_transaction(alias)

@@ -15,6 +15,7 @@ from token_allowance.conf import ConfigurationError
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.limits import Budget
 from token_allowance.stores import base, ledger
+from token_allowance.stores.awaited import AwaitedStore
 from token_allowance.stores.base import Decision, Drift, Outcome, Request, Room, Row, Settlement
 from token_allowance.stores.connections import run
 from token_allowance.stores.redis import (
@@ -42,7 +43,7 @@ RECENT_SECONDS = 60.0
 OPTIONS = ("URL", "CACHE", "PREFIX", "ALIAS", "TIMEOUT_SECONDS", "MAX_CONNECTIONS", "EVENTS_MOST")
 
 
-class RedisStore(base.Store):
+class RedisStore(AwaitedStore):
     """OPTIONS: ``URL`` (or several) or ``CACHE``, an alias of django-redis; ``PREFIX`` of the keys;
     ``ALIAS`` of the ledger's database; ``TIMEOUT_SECONDS`` (1), ``MAX_CONNECTIONS`` (16),
     ``EVENTS_MOST`` (5,000,000) that may wait for the ledger.
@@ -76,7 +77,7 @@ class RedisStore(base.Store):
             if getattr(error, "sent", getattr(error.__cause__, "sent", False)):
                 self.owe(request)
             raise
-        self._pay()
+        self.pay()
         return decision
 
     def _reserve(self, request: Request, holds: Holds) -> Decision:
@@ -137,7 +138,7 @@ class RedisStore(base.Store):
     def settle(self, settlement: Settlement) -> Outcome:
         if self.wire.breaker.doubtful and pending.keep(self.alias, settlement):
             return Outcome.KEPT  # the answer is there: nobody waits for another timeout
-        self._pay()
+        self.pay()
         try:
             outcome = ends.settle(self, settlement)
         except StoreUnavailable:
@@ -274,7 +275,7 @@ class RedisStore(base.Store):
         budget = next(b for b in request.budgets if b.held_in == key)
         return seeding.dated(self, [Room(budget, int(refused[1]), int(refused[2]))])
 
-    def _pay(self) -> None:
+    def pay(self) -> None:
         """Release what was reserved without a word, as far as the server lets us."""
         while self._owed:
             try:

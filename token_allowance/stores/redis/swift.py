@@ -7,13 +7,14 @@ to the thorough way, in a thread. Repeating a question there is safe.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, TimeoutError
 
 from token_allowance.stores.base import Decision, Outcome, Request, Settlement
 from token_allowance.stores.redis import ends, questions
@@ -69,6 +70,10 @@ class Swift:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()  # a child of a fork asks by connections of its own
         self._links: WeakKeyDictionary[Any, asyncio.Task[Multiplexed | None]] = WeakKeyDictionary()
         self._asked: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
@@ -84,12 +89,17 @@ class Swift:
             if arguments and isinstance(arguments[0], Epoch):
                 arguments = [f"{arguments[0]}:{link.run}", *arguments[1:]]
             answer = await link.ask(("EVALSHA", script.sha, len(keys), *keys, *arguments))
+        except TimeoutError:
+            self._silent()
+            return None
         except (RedisError, OSError):
             return None
         return answer if isinstance(answer, list) else None
 
     async def _link(self) -> Multiplexed | None:
         loop = asyncio.get_running_loop()
+        if self._pid != os.getpid():
+            self._begin()
         task = self._links.get(loop)
         if task is None:
             count = self._asked[loop] = self._asked.get(loop, 0) + 1
@@ -97,7 +107,14 @@ class Swift:
                 return None
         if task is None or (task.done() and self._failed(task)):
             task = self._links[loop] = loop.create_task(self._connect())
-        return await asyncio.shield(task)
+        return task.result() if task.done() else await asyncio.shield(task)
+
+    def _silent(self) -> None:
+        """A server that does not answer counts as failed once, however many were asking."""
+        task = self._links.get(asyncio.get_running_loop())
+        if task is not None and self._failed(task):
+            del self._links[asyncio.get_running_loop()]
+            self._wire.breaker.failed()
 
     @staticmethod
     def _failed(task: asyncio.Task[Multiplexed | None]) -> bool:

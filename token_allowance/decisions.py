@@ -1,0 +1,125 @@
+"""The decision loop: plan a call under the policy, ask the store, and plan again if it says so."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from django.utils import timezone
+
+from token_allowance import conf, leases, policy, runs, settlements, tries
+from token_allowance.attribution import Charge
+from token_allowance.exceptions import (
+    StoreUnavailable,
+    SwitchEngaged,
+    Unattributed,
+    UnknownModel,
+)
+from token_allowance.limits import Attribution
+from token_allowance.plans import Attempt, Plan, blind, plan
+from token_allowance.refusal_counts import counted
+from token_allowance.refusals import refused
+from token_allowance.reservations import Reservation
+from token_allowance.stores.base import Outcome
+from token_allowance.tries import Try
+from token_allowance.waiting import Place
+
+logger = logging.getLogger("token_allowance")
+TRIES = 20  # policy reloads within one reserve: an edit storm must not starve it (protocol 5)
+
+
+def reserve(
+    attempt: Attempt, attribution: Attribution, charge: Charge, place: Place | None = None
+) -> Reservation:
+    """Hold what the attempt may need in every budget that applies, or raise an AllowanceError.
+
+    After it returns, the caller dispatches and finishes the reservation whatever happens. With a
+    ``place`` in line it is one try of several, and raises Held if another may help.
+    """
+    return tries.finished(reserving(lambda: attempt, attribution, charge, place))
+
+
+def reserving(
+    find: Callable[[], Attempt],
+    attribution: Attribution,
+    charge: Charge,
+    place: Place | None = None,
+) -> Try[Reservation]:
+    """``reserve`` as a try: in a thread, or on an event loop. ``find`` may block."""
+    attempt = find()
+    with counted(attempt.provider, attempt.model, attribution):
+        try:
+            return (yield from _decided(attempt, attribution, charge, place))
+        except StoreUnavailable:
+            if not conf.current().admits_without_store:
+                raise
+            logger.warning("token_allowance: the store is down; a call is admitted unmetered")
+            reservation = Reservation(blind(attempt, attribution), charge, timezone.now())
+            reservation.take_from_runs(reservation.amounts)
+            return reservation
+
+
+def _decided(
+    attempt: Attempt, attribution: Attribution, charge: Charge, place: Place | None
+) -> Try[Reservation]:
+    """The loop. Only what is yielded reaches the counters; whatever may block is outside of it."""
+    store, now = conf.store(), timezone.now()
+    first = decided = policy.current() if store.checks_version else policy.confirmed()
+    expires = True
+    for _ in range(TRIES):
+        with runs.writing(charge.runs):
+            planned, decided = _plan(attempt, attribution, charge, decided, now)
+            reservation = Reservation(planned, charge, now)
+            lease = conf.current().RESERVATION_SECONDS
+            request = reservation.request(reservation.amounts, lease, now)
+            ticket = None if place is None else place.ticket
+            request = replace(request, ticket=ticket, confirmed=decided is not first)
+            reservation.take_from_runs(reservation.amounts)
+            try:
+                decision = yield request
+            except BaseException:
+                reservation.give_back_to_runs(reservation.amounts)
+                raise
+        repeat = decision.outcome is Outcome.REPEAT
+        if decision.outcome is Outcome.ADMITTED or (repeat and reservation.adopt(store)):
+            _apply_waiting(reservation)
+            return reservation
+        reservation.give_back_to_runs(reservation.amounts)
+        if repeat:
+            continue
+        if decision.outcome is Outcome.STALE:
+            decided = policy.reload(decided)
+            continue
+        looks = expires and not decision.rank and (place is None or place.looks_for_expired())
+        if not looks or not leases.expire_due(decision.rooms, now):
+            raise refused(request, decision, attribution, charge)
+        expires = False
+    raise StoreUnavailable("The limits are being changed faster than a call can be checked.")
+
+
+def _apply_waiting(admitted: Reservation) -> None:
+    """Settle what waits for the store; an interrupt meanwhile must not cost a new call its hold."""
+    try:
+        settlements.apply_waiting()
+    except BaseException:
+        admitted.abandon()
+        raise
+
+
+def _plan(
+    attempt: Attempt,
+    attribution: Attribution,
+    charge: Charge,
+    decided: policy.Policy,
+    now: dt.datetime,
+) -> tuple[Plan, policy.Policy]:
+    """The plan, and the policy it follows: nothing is refused by one that may be out of date."""
+    try:
+        return plan(attempt, attribution, charge.runs, decided, now), decided
+    except (SwitchEngaged, Unattributed, UnknownModel):
+        confirmed = policy.confirmed()
+        if confirmed is decided:
+            raise
+        return plan(attempt, attribution, charge.runs, confirmed, now), confirmed
