@@ -83,7 +83,7 @@ def test_prometheus_is_given_calls_tokens_cost_and_refusals(lab, followed):
     assert found["token_allowance_calls_refused_total", ("code", "exhausted"), openai] == 1
     assert found["token_allowance_call_seconds_count", ("model", GPT), openai] == 1
     assert found["token_allowance_reserve_seconds_count", ("outcome", "admitted")] == 1
-    assert found["token_allowance_reserve_seconds_count", ("outcome", "exhausted")] == 1
+    assert found["token_allowance_reserve_seconds_count", ("outcome", "AllowanceExceeded")] == 1
 
 
 def test_prometheus_is_given_estimates_and_overage(lab, followed):
@@ -127,6 +127,7 @@ def test_no_exporter_names_a_person_a_tenant_or_a_model_without_a_price(lab, fol
     registry, reader = CollectorRegistry(), InMemoryMetricReader()
     followed(prometheus.Prometheus(registry))
     followed(opentelemetry.OpenTelemetry(MeterProvider([reader]).get_meter("test")))
+    Limit.objects.all().delete()
     with allowance.charge_to(tenant="acme", user="u_8812", session="s_77"):
         lab.ask("openai", model="gpt-secret-name")
     said = generate_latest(registry).decode() + repr(reader.get_metrics_data().to_json())

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from django.utils import timezone
 
-from token_allowance import conf, leases, policy, runs, settlements, tries
+from token_allowance import conf, degradation, leases, policy, runs, settlements, tries
 from token_allowance.attribution import Charge
 from token_allowance.exceptions import (
     StoreUnavailable,
@@ -18,6 +18,7 @@ from token_allowance.exceptions import (
     UnknownModel,
 )
 from token_allowance.limits import Attribution
+from token_allowance.metrics import RESERVE_SECONDS, timed
 from token_allowance.plans import Attempt, Plan, blind, plan
 from token_allowance.refusal_counts import counted
 from token_allowance.refusals import refused
@@ -49,7 +50,7 @@ def reserving(
 ) -> Try[Reservation]:
     """``reserve`` as a try: in a thread, or on an event loop. ``find`` may block."""
     attempt = find()
-    with counted(attempt.provider, attempt.model, attribution):
+    with counted(attempt.provider, attempt.model, attribution), timed(RESERVE_SECONDS):
         try:
             return (yield from _decided(attempt, attribution, charge, place))
         except StoreUnavailable:
@@ -67,15 +68,22 @@ def _decided(
     """The loop. Only what is yielded reaches the counters; whatever may block is outside of it."""
     store, now = conf.store(), timezone.now()
     first = decided = policy.current() if store.checks_version else policy.confirmed()
-    expires = True
+    expires, descends = True, False
     for _ in range(TRIES):
         with runs.writing(charge.runs):
             planned, decided = _plan(attempt, attribution, charge, decided, now)
+            if descends:
+                planned = degradation.served(planned, charge.runs, decided, now)
             reservation = Reservation(planned, charge, now)
             lease = conf.current().RESERVATION_SECONDS
             request = reservation.request(reservation.amounts, lease, now)
             ticket = None if place is None else place.ticket
-            request = replace(request, ticket=ticket, confirmed=decided is not first)
+            request = replace(
+                request,
+                ticket=ticket,
+                confirmed=decided is not first,
+                may_degrade=bool(decided.ladder) and not descends,
+            )
             reservation.take_from_runs(reservation.amounts)
             try:
                 decision = yield request
@@ -90,7 +98,10 @@ def _decided(
         if repeat:
             continue
         if decision.outcome is Outcome.STALE:
-            decided = policy.reload(decided)
+            decided, descends = policy.reload(decided), False  # its levels may be others
+            continue
+        if decision.outcome is Outcome.DEGRADE:
+            descends = True
             continue
         looks = expires and not decision.rank and (place is None or place.looks_for_expired())
         if not looks or not leases.expire_due(decision.rooms, now):

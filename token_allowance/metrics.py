@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -29,7 +30,8 @@ ESTIMATED_MICROS = "estimated_micros"
 #: What calls were charged above their reservation. Labels: provider.
 OVERAGE_MICROS = "overage_micros"
 
-#: Measured, not counted. How long a call waited for its budgets. Labels: outcome.
+#: Measured, not counted. How long one try to reserve took. Labels: outcome ("admitted", or the
+#: class of what was raised, as "AllowanceExceeded").
 RESERVE_SECONDS = "reserve_seconds"
 #: From the reservation to the end of the call. Labels: provider, model.
 CALL_SECONDS = "call_seconds"
@@ -82,6 +84,22 @@ def add(counted: Sequence[Counted]) -> None:
 def measure(measured: Sequence[Measured]) -> None:
     for exporter in _exporters:
         exporter.measure(measured)
+
+
+class timed:
+    """``with timed(RESERVE_SECONDS):`` measures what is inside of it, by its outcome."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if _exporters:
+            outcome = "admitted" if kind is None else kind.__name__
+            seconds = time.perf_counter() - self._began
+            measure([(self._name, (("outcome", outcome),), seconds)])
 
 
 def count(name: str, more: int = 1, **labels: str) -> None:
