@@ -18,7 +18,7 @@ from django.db.models import F, Q, QuerySet
 
 from token_allowance import conf
 from token_allowance.channels import failures, senders
-from token_allowance.channels.payload import payload, test_payload
+from token_allowance.channels.payload import payload, trial_payload
 from token_allowance.models import Alert, Channel, Delivery, Severity
 
 Clock = Callable[[], dt.datetime]
@@ -161,9 +161,9 @@ def again(deliveries: QuerySet[Delivery], now: dt.datetime) -> int:
     )
 
 
-def test(channel: Channel, by: str, now: dt.datetime) -> Delivery:
+def trial(channel: Channel, by: str, now: dt.datetime) -> Delivery:
     """Write a message that only shows whether messages arrive, marked [TEST]."""
-    message = test_payload(channel, by, now)
+    message = trial_payload(channel, by, now)
     return Delivery.objects.create(
         channel=channel, event=Delivery.Events.TEST, payload=message, created_at=now, next_at=now
     )

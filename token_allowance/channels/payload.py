@@ -65,7 +65,7 @@ def payload(alert: Alert, event: str, now: dt.datetime) -> dict[str, Any]:
     }
 
 
-def test_payload(channel: Channel, by: str, now: dt.datetime) -> dict[str, Any]:
+def trial_payload(channel: Channel, by: str, now: dt.datetime) -> dict[str, Any]:
     """A message that only shows whether messages arrive."""
     return {
         **_frame(str(uuid4()), Delivery.Events.TEST, now),

@@ -41,11 +41,12 @@ STATES = {
     "ok": "{who} is admitted as usual.",
 }
 ACTIONS = {
-    "stop": ("Stop it", "   (asks you to confirm)"),
+    "stop": ("Stop calls", "   (asks you to confirm)"),
     "limit": ("Raise the limit", ""),
     "look": ("Look", ""),
     "alert": ("This alert", ""),
 }
+OUR_WORDS = ("session ", "user ", "feature ", "model ", "everybody")
 # What makes chats link, mention or end a code block, with what does not.
 CHAT = {
     "&": "&amp;", "<": "&lt;", ">": "&gt;", "`": "'", "@": "@\u200b", "](": "]\u200b(",
@@ -135,7 +136,9 @@ def _first(payload: Payload, clean: Clean) -> str:
     who = clean(_who(target))
     reset = until_text(payload.get("resets_at"), payload["at"]) or "the limit is raised"
     everything = "" if target.get("feature") else " for all features"
-    said = words.format(who=who[:1].upper() + who[1:], all=everything, reset=reset)
+    if who.startswith(OUR_WORDS):  # a tenant's key is left as it is
+        who = who[:1].upper() + who[1:]
+    said = words.format(who=who, all=everything, reset=reset)
     if forecast := payload.get("forecast_at"):
         said = f"At this pace the limit is reached {moment(forecast)}. {said}"
     return said
@@ -143,9 +146,8 @@ def _first(payload: Payload, clean: Clean) -> str:
 
 def _who(target: Mapping[str, str]) -> str:
     """Whose budget it is: ``acme``, ``user u_1 of acme``, ``feature agent``, ``everybody``."""
-    people = [
-        f"{name} {target[name]}" for name in ("session", "user") if target.get(name)
-    ] + [target["tenant"]] * bool(target.get("tenant"))  # fmt: skip
+    people = [f"{name} {target[name]}" for name in ("session", "user") if target.get(name)]
+    people += [target["tenant"]] if target.get("tenant") else []
     things = [f"{name} {target[name]}" for name in ("feature", "model") if target.get(name)]
     whose = " of ".join(people)
     return " for ".join([*things, *([whose] if whose else [])]) or "everybody"
@@ -158,7 +160,8 @@ def _used(payload: Payload) -> str:
     said = f"Used: {amount_text(used, unit)}"
     if amount:
         said += f" of {amount_text(amount, unit)} ({payload.get('percent_used')} % used)."
-        said += f" Overshoot {amount_text(max(0, used - amount), unit)}."
+        if used >= amount:
+            said += f" Overshoot {amount_text(used - amount, unit)}."
     if calls := payload.get("refused_calls"):
         users = payload.get("refused_users")
         said += f" Refused so far: {figures.counted(calls, 'call')}"
@@ -169,7 +172,8 @@ def _used(payload: Payload) -> str:
 def _row(spender: Mapping[str, Any], clean: Clean) -> list[str]:
     """One spender in columns: what, who, how much, which part of all, how often."""
     named = {n: _short(str(spender[n]), clean) for n in ("feature", "model") if spender.get(n)}
-    people = [_short(str(spender[n]), clean) for n in ("user", "tenant") if spender.get(n)]
+    named_people = [(n, str(spender[n])) for n in ("user", "tenant") if spender.get(n)]
+    people = [f"{name} {_short(value, clean)}" for name, value in named_people]
     users = spender.get("users")
     who = f"({figures.counted(users, 'user')})" if users and users > 1 else " of ".join(people)
     cost, tokens = spender.get("cost_micros"), spender.get("tokens")
