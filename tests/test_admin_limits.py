@@ -147,3 +147,53 @@ def test_who_may_not_grant_sees_no_form_for_it(client):
     assert "increases-0-amount" not in client.get(page("limit", "change", limit.pk)).text
     client.post(page("limit", "change", limit.pk), increase_form())
     assert not LimitIncrease.objects.exists()
+
+
+def test_levels_are_written_and_shown_as_percentages(admin_client):
+    levels = {"notify_at": "100, 50 %;80", "degrade_at": "80", "hard_stop_percent": "110"}
+    assert admin_client.post(page("limit", "add"), limit_form(**levels)).status_code == 302
+    limit = Limit.objects.get()
+    assert (limit.notify_at, limit.degrade_at, limit.hard_stop_percent) == ([50, 80, 100], 80, 110)
+    form = admin_client.get(page("limit", "change", limit.pk)).text
+    assert 'value="50, 80, 100"' in form
+    assert 'value="110"' in form
+
+
+def test_levels_left_empty_mean_never_and_the_amount_itself(admin_client):
+    empty = {"notify_at": "", "degrade_at": "", "hard_stop_percent": ""}
+    assert admin_client.post(page("limit", "add"), limit_form(**empty)).status_code == 302
+    limit = Limit.objects.get()
+    assert (limit.notify_at, limit.degrade_at, limit.hard_stop_percent) == ([], None, 100)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"notify_at": "70, ninety"}, "Write whole percentages from 1 to 120, such as 70, 90, 100"),
+        ({"notify_at": "[70, 90]"}, "Write whole percentages from 1 to 120"),
+        ({"notify_at": "0"}, "Write whole percentages from 1 to 120"),
+        ({"notify_at": "121"}, "Write whole percentages from 1 to 120"),
+        ({"degrade_at": "0"}, "1 to 120 percent, or nothing for never."),
+        ({"degrade_at": "121"}, "1 to 120 percent, or nothing for never."),
+        ({"hard_stop_percent": "99"}, "100 to 120 percent."),
+        ({"hard_stop_percent": "121"}, "100 to 120 percent."),
+    ],
+)
+def test_what_is_no_level_is_said_in_words(admin_client, given, text):
+    answer = admin_client.post(page("limit", "add"), limit_form(**given))
+    assert answer.status_code == 200
+    assert text in answer.text
+    assert not Limit.objects.exists()
+
+
+def test_who_may_only_look_reads_the_levels_in_words(client):
+    Limit.objects.create(amount=1, notify_at=[50, 100], degrade_at=None, hard_stop_percent=105)
+    Limit.objects.create(amount=1, unit="calls", notify_at=[], degrade_at=80)
+    looking = User.objects.create_user("looking", is_staff=True)
+    looking.user_permissions.add(Permission.objects.get(codename="view_limit"))
+    client.force_login(looking)
+    texts = {
+        row.unit: client.get(page("limit", "change", row.pk)).text for row in Limit.objects.all()
+    }
+    assert "tells at 50, 100 %; stops at 105 %" in texts["cost"]
+    assert "tells nobody; degrades at 80 %; stops at 100 %" in texts["calls"]

@@ -6,11 +6,13 @@ from typing import Any
 from zoneinfo import available_timezones
 
 from django import forms
+from django.core.exceptions import ValidationError
 
-from token_allowance import conf, limits
+from token_allowance import conf, levels, limits
 from token_allowance.admin import amounts, offers
 from token_allowance.admin.generics import LimitModelForm
 from token_allowance.admin.lengths import LengthField
+from token_allowance.admin.percentages import PercentagesField
 from token_allowance.admin.scopes import ScopeField
 from token_allowance.limits import Unit
 from token_allowance.models import Limit
@@ -38,6 +40,15 @@ ANCHOR = (
     "their last day). Leave it at 1 for other windows."
 )
 PLAN = 'Only tenants on this plan. Needs "each tenant by itself".'
+NOTIFY = "Percent of the amount used at which people are told. Empty: never."
+DEGRADE = (
+    "Percent used from which degrade rules give calls a cheaper model or a shorter answer. "
+    "Empty: never."
+)
+HARD_STOP = (
+    "Percent used from which calls are refused: 100, or up to 120 where a budget may be passed "
+    "a little before it stops."
+)
 EXPIRES = "From then on the limit is ignored. Empty: it lasts."
 ANCHORED = {"week": 7, "month": 31}
 
@@ -59,16 +70,25 @@ class LimitForm(LimitModelForm):
         model = Limit
         fields = [
             *limits.DIMENSIONS, "plan", "unit", "amount", "window", "rolling_seconds", "anchor_day",
-            "time_zone", "mode", "is_active", "expires_at",
+            "time_zone", "notify_at", "degrade_at", "hard_stop_percent", "mode", "is_active",
+            "expires_at",
         ]  # fmt: skip
         help_texts = {
             "plan": PLAN,
             "window": WINDOW,
             "anchor_day": ANCHOR,
-            "mode": "What happens at 100 %. Where any mode says observe, calls are only noted.",
+            "degrade_at": DEGRADE,
+            "hard_stop_percent": HARD_STOP,
+            "mode": "What happens then. Where any mode says observe, calls are only noted.",
             "expires_at": EXPIRES,
         }
-        labels = {"anchor_day": "First day", "is_active": "In force", "expires_at": "Ends"}
+        labels = {
+            "anchor_day": "First day",
+            "degrade_at": "Degrade at %",
+            "hard_stop_percent": "Stop at %",
+            "is_active": "In force",
+            "expires_at": "Ends",
+        }
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -83,11 +103,26 @@ class LimitForm(LimitModelForm):
             choices=choices if own in dict(choices) else [*choices, (own, own)], required=False
         )
         self.fields["rolling_seconds"] = LengthField(label="Length", help_text=ROLLING)
+        self.fields["notify_at"] = PercentagesField(label="Tell at %", help_text=NOTIFY)
+        if "hard_stop_percent" in self.fields:  # not in those of who may only look
+            self.fields["hard_stop_percent"].required = False
         self.fields["amount"].help_text = AMOUNT + (KEPT if self.instance.pk else "")
         if self.instance.pk:
             self.initial["amount"] = amounts.written(self.instance.amount, self.instance.unit)
         else:
             self.initial = {"tenant": limits.EACH, "user": limits.EACH, **self.initial}
+
+    def clean_hard_stop_percent(self) -> int:
+        given: int | None = self.cleaned_data["hard_stop_percent"]
+        if given is not None and not levels.HARD_STOP <= given <= levels.MOST_PERCENT:
+            raise ValidationError(f"{levels.HARD_STOP} to {levels.MOST_PERCENT} percent.")
+        return levels.HARD_STOP if given is None else given
+
+    def clean_degrade_at(self) -> int | None:
+        given: int | None = self.cleaned_data["degrade_at"]
+        if given is not None and not levels.are_levels([given]):
+            raise ValidationError(f"1 to {levels.MOST_PERCENT} percent, or nothing for never.")
+        return given
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data

@@ -14,7 +14,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from token_allowance import conf, limits, money
-from token_allowance.admin import increases, lengths, names
+from token_allowance.admin import increases, lengths, names, percentages
 from token_allowance.admin.base import NOTHING, AllowanceAdmin, figure
 from token_allowance.admin.limit_form import LimitForm
 from token_allowance.exceptions import StoreUnavailable
@@ -55,11 +55,12 @@ class LimitAdmin(AllowanceAdmin):
         ("Whose budget", {"fields": [*limits.DIMENSIONS, "plan"]}),
         ("How much", {"fields": [("amount", "unit"), "granted"]}),
         ("How long", {"fields": [("window", "rolling_seconds"), ("anchor_day", "time_zone")]}),
+        ("At which part of it", {"fields": [("notify_at", "degrade_at", "hard_stop_percent")]}),
         ("In force", {"fields": ["mode", "is_active", "expires_at"]}),
     ]
     inlines = [increases.IncreaseInline]
     in_words = ["applies_to", "known_as", "amount_shown", "granted", "window_shown", "zone_shown",
-                "mode_shown", "is_active", "expires_at"]  # fmt: skip
+                "levels_shown", "mode_shown", "is_active", "expires_at"]  # fmt: skip
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is not None and not self.has_change_permission(request, obj):
@@ -134,6 +135,15 @@ class LimitAdmin(AllowanceAdmin):
             return limit.time_zone
         default = conf.current().zone_name
         return f"tenant's or {default}" if limit.tenant else default
+
+    @admin.display(description="at which part of it")
+    def levels_shown(self, limit: Limit) -> str:
+        """Of the amount: where people are told, calls become cheaper, and calls end."""
+        told = percentages.written(limit.notify_at)
+        words = [f"tells at {told} %" if told else "tells nobody"]
+        if limit.degrade_at is not None:
+            words.append(f"degrades at {limit.degrade_at} %")
+        return "; ".join([*words, f"stops at {limit.hard_stop_percent} %"])
 
     @admin.display(description="when spent", ordering="mode")
     def mode_shown(self, limit: Limit) -> str:
