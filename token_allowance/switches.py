@@ -82,13 +82,14 @@ def engage(
     model: Any = None,
     cut_streams: bool = False,
     percent: int = ALL_PERCENT,
+    anew: bool = False,
 ) -> None:
     """Stop matching calls. When this returns, every reserve that starts obeys, in every process.
 
     Answers that are being streamed end as they would, unless ``cut_streams``: then they end within
     a second or so with SwitchEngaged. ``percent`` (1 to 100) of the callers are stopped, always the
     same ones. Written on a connection of our own, so an open transaction of the caller delays
-    nothing. Engaging again replaces all of this.
+    nothing. Engaging again replaces all of this; ``anew``: ValueError instead, if it is engaged.
     """
     named = {"tenant": tenant, "user": user, "feature": feature, "model": model}
     chosen = target(text, everything, named)
@@ -101,7 +102,7 @@ def engage(
         percent=_percentage(percent),
         cuts_streams=bool(cut_streams),
     )
-    threads.call(_write, lambda c: _engage(c, chosen, order, timezone.now()))
+    threads.call(_write, lambda c: _engage(c, chosen, order, timezone.now(), anew))
     streams.watch().look()
 
 
@@ -115,12 +116,18 @@ def disengage(
     user: Any = None,
     feature: Any = None,
     model: Any = None,
+    engaged_for: str | None = None,
 ) -> bool:
-    """Let matching calls through again; False if no such switch was engaged."""
+    """Let matching calls through again; False if no such switch was engaged.
+
+    ``engaged_for``: only if that is still the reason, so that nobody else's stop is undone.
+    """
     named = {"tenant": tenant, "user": user, "feature": feature, "model": model}
     chosen = target(text, everything, named)
     why, who = _fitting(reason, REASON_LENGTH), _fitting(by, BY_LENGTH)
-    return bool(threads.call(_write, lambda c: _release(c, chosen, why, who, timezone.now())))
+    return bool(
+        threads.call(_write, lambda c: _release(c, chosen, why, who, timezone.now(), engaged_for))
+    )
 
 
 async def aengage(*args: Any, **options: Any) -> None:
@@ -168,11 +175,15 @@ def _write(operation: Any) -> Any:
 
 
 def _engage(
-    connection: BaseDatabaseWrapper, chosen: Target, order: Order, now: dt.datetime
+    connection: BaseDatabaseWrapper, chosen: Target, order: Order, now: dt.datetime, anew: bool
 ) -> None:
     moment = connection.ops.adapt_datetimefield_value
     with connection.cursor() as cursor:
         _close(cursor, chosen, moment(now))
+        if anew:
+            cursor.execute(f"SELECT id FROM token_allowance_switch WHERE {WHERE}", chosen.values)
+            if cursor.fetchone():
+                raise ValueError("such a switch is engaged already")
         cursor.execute(
             "UPDATE token_allowance_switch SET reason = %s, by = %s, ends_at = %s, percent = %s, "
             f"cuts_streams = %s WHERE {WHERE} RETURNING id",
@@ -191,14 +202,20 @@ def _engage(
 
 
 def _release(
-    connection: BaseDatabaseWrapper, chosen: Target, reason: str, by: str, now: dt.datetime
+    connection: BaseDatabaseWrapper,
+    chosen: Target,
+    reason: str,
+    by: str,
+    now: dt.datetime,
+    engaged_for: str | None,
 ) -> bool:
     moment = connection.ops.adapt_datetimefield_value
     with connection.cursor() as cursor:
         _close(cursor, chosen, moment(now))
         cursor.execute(
-            f"UPDATE token_allowance_switch SET released_at = %s WHERE {WHERE} RETURNING id",
-            [moment(now), *chosen.values],
+            f"UPDATE token_allowance_switch SET released_at = %s WHERE {WHERE} "
+            "AND reason = coalesce(%s, reason) RETURNING id",
+            [moment(now), *chosen.values, engaged_for],
         )
         found = cursor.fetchone()
         if found is None:
