@@ -79,11 +79,11 @@ def unpriced_calls(now: dt.datetime) -> list[tuple[str, str, int]]:
     return [one for one in seen if not priced(one[1], one[0])]
 
 
-def priced(model: str, provider: str = "") -> bool:
+def priced(model: str, provider: str = "", *, alias: str | None = None) -> bool:
     """Is there a price under one of the names by which the model is looked up?"""
-    if ModelAlias.objects.filter(alias=model).exists():
+    if ModelAlias.objects.using(alias).filter(alias=model).exists():
         return True
-    found = Price.objects.filter(model__in=name_candidates(model))
+    found = Price.objects.using(alias).filter(model__in=name_candidates(model))
     return (found.filter(provider=provider) if provider else found).exists()
 
 

@@ -1,0 +1,233 @@
+"""The anomaly rules on weeks of traffic with daily and weekly shape: what they find, and what not.
+
+The weeks are made and judged in memory; that the same comes out of the tables, and is told once, is
+shown in test_anomalies_database.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterator
+from decimal import Decimal
+from functools import cache
+
+import pytest
+
+from tests.traffic import BURSTY, MINUTES_OF_WEEK, Call, Traffic, cells
+from token_allowance.alerts import quarters, silent
+from token_allowance.alerts.lengths import Length, judge
+from token_allowance.alerts.sums import NONE, Cell, Sums, Target
+from token_allowance.alerts.surges import Detector, Surge
+
+UNTIL = dt.datetime(2026, 4, 6, tzinfo=dt.UTC)  # the clocks in Berlin go on one week before
+ZONE = "Europe/Berlin"
+FACTOR = Decimal(4)
+Z = 4
+SEEDS = [1, 2]
+BUSY = dt.datetime(2026, 4, 1, 9, 0, tzinfo=dt.UTC)
+NIGHT = dt.datetime(2026, 4, 2, 1, 30, tzinfo=dt.UTC)
+SATURDAY = dt.datetime(2026, 4, 4, 13, 40, tzinfo=dt.UTC)
+
+
+@cache
+def traffic(seed: int) -> Traffic:
+    return Traffic(seed, UNTIL, weeks=5, zone=ZONE)
+
+
+def minute_of(moment: dt.datetime) -> int:
+    return (moment - quarters.EPOCH) // dt.timedelta(minutes=1)
+
+
+class Memory:
+    """The past as the tables would tell it at one minute, of traffic that began at another."""
+
+    def __init__(self, made: Traffic, minute: int, began: int | None = None) -> None:
+        self.series, self.minute = made.series, minute
+        self.first = (made.since if began is None else began) // 15
+        since = quarters.EPOCH + dt.timedelta(minutes=minute - 15)
+        around = quarters.same_time(since, since + dt.timedelta(minutes=15), made.zone)
+        self.around = quarters.complete(around, quarters.start(self.first - 1))
+
+    def weeks(self, target: Target) -> list[list[Sums]]:
+        found = self.series.get(target, {})
+        return [[found.get(quarter, NONE) for quarter in week] for week in self.around]
+
+    def highest_micros(self, target: Target) -> int | None:
+        last, found = (self.minute - 15) // 15, self.series.get(target, {})
+        if last - self.first < quarters.DAY:
+            return None
+        seen = range(max(self.first, last - quarters.WEEK), last)
+        return max((found[quarter].micros for quarter in seen if quarter in found), default=None)
+
+    def of_feature(self, feature: str) -> list[Sums]:
+        last, found = (self.minute - 15) // 15, self.series.get(Target(feature=feature), {})
+        seen = range(max(self.first, last - quarters.DAY), last)
+        return [found.get(quarter, NONE) for week in (seen, *self.around) for quarter in week]
+
+
+def surges(past: Memory, recent: dict[Cell, Sums], begun: Collection[Target] = ()) -> list[Surge]:
+    return Detector(FACTOR, Decimal(1), past).find(recent, begun)
+
+
+def lengths(past: Memory, recent: dict[Cell, Sums]) -> Iterator[Length]:
+    for feature in sorted({feature for _, feature in recent}):
+        found = judge(feature, Target(feature=feature).of(recent), past.of_feature(feature))
+        if found is not None and found.z >= Z:
+            yield found
+
+
+def alarms(made: Traffic, first: int, last: int, step: int, began: int) -> list[object]:
+    """All that the rules find, looking so often, at what began then."""
+    found: list[object] = []
+    for minute in range(first, last + 1, step):
+        past = Memory(made, minute, began)
+        recent = cells(made.between(max(began, minute - 15), minute))
+        found += [*surges(past, recent), *lengths(past, recent)]
+        lowest = silent.expected(past.weeks(Target()))
+        if not recent and lowest >= silent.LEAST_CALLS:
+            found.append(minute)
+    return found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_quiet_week_is_quiet(seed):
+    made = traffic(seed)
+    first = made.until - MINUTES_OF_WEEK
+    assert alarms(made, first, made.until, 15, made.since) == []
+
+
+def test_a_quiet_day_is_quiet_at_each_minute():
+    made = traffic(1)
+    first = minute_of(dt.datetime(2026, 4, 1, tzinfo=dt.UTC))
+    assert alarms(made, first, first + 24 * 60, 1, made.since) == []
+
+
+@pytest.mark.parametrize("weekday", ["Thursday", "Saturday"])
+def test_a_young_installation_is_quiet_in_its_first_weeks(weekday):
+    """Its first weekend, its first Monday, and the weeks before the shape of a week is known."""
+    made = traffic(2)
+    began = made.since + (3 if weekday == "Thursday" else 5) * 24 * 60
+    assert alarms(made, began + 15, began + 2 * MINUTES_OF_WEEK + 24 * 60, 15, began) == []
+
+
+@pytest.mark.parametrize("at", [BUSY, NIGHT, SATURDAY], ids=["busy", "night", "saturday"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_runaway_agent_is_found_in_its_first_quarter_and_told_as_what_it_is(seed, at):
+    """The loop of one customer makes as many calls by night and at weekends as by day."""
+    made, started = traffic(seed), minute_of(at)
+    tenant, loop = "tenant-07", list[Call]()
+    for minute in range(started, started + 15):
+        loop += made.incident(minute, tenant, "agent", 30)
+        now = minute + 1
+        recent = cells([*made.between(now - 15, now), *loop])
+        found = surges(Memory(made, now), recent)
+        if found:
+            break
+    assert [surge.target for surge in found] == [Target(tenant, "agent")]
+    assert found[0].micros >= found[0].threshold_micros
+
+
+def test_a_runaway_of_14_times_is_found_within_five_minutes():
+    made, started = traffic(1), minute_of(BUSY)
+    loop = [
+        call
+        for minute in range(started, started + 5)
+        for call in made.incident(minute, "tenant-07", "agent", 40)
+    ]
+    usual = (
+        sum(s.micros for s in Memory(made, started + 15).weeks(Target(feature="agent"))[0][1:3])
+        / 30
+    )  # a minute
+    assert 10 < sum(call.micros for call in loop) / 5 / usual < 20
+    recent = cells([*made.between(started - 10, started + 5), *loop])
+    assert surges(Memory(made, started + 5), recent) != []
+
+
+def test_what_every_tenant_does_is_told_once_for_the_feature():
+    made, minute = traffic(1), minute_of(BUSY)
+    calls = made.between(minute - 15, minute)
+    more = [call._replace(micros=10 * call.micros) for call in calls if call.feature == "agent"]
+    rest = [call for call in calls if call.feature != "agent"]
+    found = surges(Memory(made, minute), cells(more + rest))
+    assert [surge.target for surge in found] == [Target(feature="agent")]
+
+
+def test_two_incidents_are_told_as_two():
+    made, minute = traffic(1), minute_of(BUSY)
+    calls = [
+        *made.between(minute - 15, minute),
+        *made.incident(minute - 1, "tenant-07", "agent", 700),
+        *made.incident(minute - 1, "tenant-02", "summarise", 1500),
+    ]
+    found = {surge.target for surge in surges(Memory(made, minute), cells(calls))}
+    assert found == {Target("tenant-07", "agent"), Target("tenant-02", "summarise")}
+
+
+def test_what_has_begun_is_over_only_well_below_its_threshold():
+    """So that a rate that swings about the threshold is told once."""
+    made, minute = traffic(1), minute_of(BUSY)
+    past, agent = Memory(made, minute), Target(feature="agent")
+    usual = max(s.micros for s in past.weeks(agent)[0])
+    swings = {("t", "agent"): Sums(300, 3 * usual, 1)}
+    assert surges(past, swings) == []
+    assert [surge.target for surge in surges(past, swings, [agent])] == [agent]
+    assert surges(past, {("t", "agent"): Sums(300, usual, 1)}, [agent]) == []
+
+
+def test_a_few_dear_calls_are_no_rate():
+    made, minute = traffic(1), minute_of(NIGHT)
+    calls = made.between(minute - 15, minute)
+    dear = made.incident(minute - 1, "tenant-02", "report", 1)[0]._replace(micros=40_000_000)
+    assert surges(Memory(made, minute), cells([*calls, dear])) == []
+    assert surges(Memory(made, minute), cells([*calls, *[dear] * 40])) != []
+
+
+def test_a_small_sum_is_never_told():
+    made, minute = traffic(1), minute_of(NIGHT)
+    penny = {("tenant-12", "search"): Sums(500, 900_000, 100_000)}
+    assert surges(Memory(made, minute), penny) == []
+
+
+def test_a_customer_who_works_in_bursts_is_usual():
+    made = traffic(1)
+    assert any(
+        sum(1 for c in made.between(m, m + 10) if c.tenant == BURSTY and c.feature == "agent") > 20
+        for m in range(made.until - MINUTES_OF_WEEK, made.until, 10)
+    ), "there are bursts, and the quiet week was quiet all the same"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_prompt_that_grew_tenfold_is_found_in_its_first_quarter(seed):
+    made, minute = traffic(seed), minute_of(BUSY)
+    calls = made.between(minute - 15, minute)
+    longer = [c._replace(tokens=10 * c.tokens) if c.feature == "chat" else c for c in calls]
+    found = list(lengths(Memory(made, minute), cells(longer)))
+    assert [length.feature for length in found] == ["chat"]
+    assert 5 < found[0].tokens / found[0].usual_tokens < 20
+
+
+def test_few_calls_or_little_past_say_nothing_about_lengths():
+    many, few = Sums(30, 1, 3_000_000), Sums(10, 1, 1_000_000)
+    past = [Sums(30, 1, 30_000)] * 96
+    assert judge("chat", many, past) is not None
+    assert judge("chat", few, past) is None
+    assert judge("chat", many, past[:5]) is None
+    assert judge("chat", many, [Sums(2, 1, 2_000)] * 96) is None
+
+
+@pytest.mark.parametrize(("at", "speaks"), [(BUSY, True), (NIGHT, False)])
+def test_silence_means_something_by_day_only(at, speaks):
+    expected = silent.expected(Memory(traffic(1), minute_of(at)).weeks(Target()))
+    assert (expected >= silent.LEAST_CALLS) is speaks
+
+
+def test_the_same_time_is_what_clocks_show_also_after_they_were_changed():
+    """9:00 in Berlin is 7:00 in summer and 8:00 in winter."""
+    since = dt.datetime(2026, 4, 1, 7, 0, tzinfo=dt.UTC)
+    zone = traffic(1).zone
+    found = quarters.same_time(since, since + dt.timedelta(minutes=15), zone)
+    assert [quarters.start(week[1]).hour for week in found] == [8, 8, 8, 8]
+    assert [len(week) for week in found] == [3, 3, 3, 3]
+    gap = dt.datetime(2026, 4, 5, 0, 50, tzinfo=dt.UTC)  # 2:50, which the week before had not
+    found = quarters.same_time(gap, gap + dt.timedelta(minutes=15), zone)
+    assert all(3 <= len(week) <= 4 for week in found)
