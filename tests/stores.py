@@ -17,7 +17,7 @@ from uuid import UUID
 import pytest
 from django.apps import apps
 from django.conf import LazySettings
-from django.db import connections
+from django.db import connections, transaction
 from django.db.models import F
 from django.test.utils import setup_databases, teardown_databases
 
@@ -121,13 +121,11 @@ def own_pool(alias: str) -> Iterator[None]:
 
 
 def empty(alias: str) -> None:
-    tables = [
-        model._meta.db_table
-        for model in reversed(list(apps.get_app_config("token_allowance").get_models()))
-        if model.__name__ not in KEPT
-    ]
-    with connections[alias].cursor() as cursor:
-        for table in sorted(tables, key=lambda name: not name.endswith("event")):
+    """In one transaction: only at its end must every row have what it refers to."""
+    models = apps.get_app_config("token_allowance").get_models(include_auto_created=True)
+    tables = [model._meta.db_table for model in models if model.__name__ not in KEPT]
+    with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+        for table in tables:
             cursor.execute(f"DELETE FROM {table}")
 
 
