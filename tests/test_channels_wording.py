@@ -87,7 +87,7 @@ def test_the_same_alert_and_event_always_have_the_same_id() -> None:
          {"state_after": "warning", "used": 175_000_000,
           "forecast_at": "2026-11-30T18:40:00+00:00"},
          "[70 %] acme: $175.00 of $250.00",
-         "At this pace the limit is reached 30 Nov 18:40 UTC. Nothing is refused yet."),
+         "acme-corp is not refused yet; at this pace the limit is reached 30 Nov 18:40 UTC."),
         ({"rung": 90, "user": "u_1"}, {"state_after": "degraded"}, "[90 %] ",
          "User u_1 of acme-corp may now get answers of a cheaper model, or shorter ones, until "
          "1 Dec 00:00 UTC (in 1 d 9 h)."),
@@ -121,10 +121,18 @@ def test_other_rules_say_what_they_mean_themselves(kind: str, tag: str) -> None:
 
 
 def test_what_is_over_says_so() -> None:
-    text = said("resolved", {"state_after": "ok"})
+    fired = alert(seen={"forecast_at": NOW.isoformat()})
+    message = payload(fired, "resolved", NOW)
+    assert (message["state_before"], message["state_after"]) == ("blocked", "ok")
+    text = wording.text(message)
     assert text.startswith("[RESOLVED] ")
     assert "\nacme-corp is admitted as usual.\n" in text
     assert "reported once" not in text
+    other = alert(rule=rule(kind="spend_rate", name="r"), title="[SPIKE] agent spends $2 a minute.")
+    assert wording.text(payload(other, "resolved", NOW)).startswith(
+        "[RESOLVED] agent spends $2 a minute.\nIt is over: agent spends $2 a minute.\n"
+    )
+    assert wording.subject(payload(other, "fired", NOW)) == "[SPIKE] agent spends $2 a minute."
 
 
 def test_a_test_is_marked_as_one() -> None:

@@ -164,7 +164,7 @@ def again(deliveries: QuerySet[Delivery], now: dt.datetime) -> int:
 def trial(channel: Channel, by: str, now: dt.datetime) -> Delivery:
     """Write a message that only shows whether messages arrive, marked [TEST]."""
     message = trial_payload(channel, by, now)
-    return Delivery.objects.create(
+    return Delivery.objects.using(channel._state.db).create(
         channel=channel, event=Delivery.Events.TEST, payload=message, created_at=now, next_at=now
     )
 

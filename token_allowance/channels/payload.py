@@ -23,6 +23,7 @@ from token_allowance.limits import DIMENSIONS
 from token_allowance.models import Alert, Channel, Delivery
 
 EVENTS = UUID("6f0e6f3c-8f5c-5c0e-9d0a-1f6a3f0f7b52")  # the name space of our event ids
+OVER = "ok"  # the state after an alert that is over
 MOST_SPENDERS = 10
 SPENDER = (
     *DIMENSIONS, "users", "cost_micros", "tokens", "calls", "usual_calls", "percent",
@@ -42,11 +43,13 @@ def payload(alert: Alert, event: str, now: dt.datetime) -> dict[str, Any]:
     seen: Mapping[str, Any] = alert.snapshot or {}
     used, amount = seen.get("used", alert.value), seen.get("amount", alert.threshold)
     spenders = seen.get("top_spenders") or ()
+    id = uuid5(EVENTS, f"{alert.pk} {alert.fired_at.isoformat()} {event}")
+    copied = {name: seen.get(name) for name in COPIED}
+    if event == Delivery.Events.RESOLVED:
+        copied |= {"state_before": copied["state_after"], "state_after": OVER}
     return {
-        **_frame(
-            str(uuid5(EVENTS, f"{alert.pk} {alert.fired_at.isoformat()} {event}")), event, now
-        ),
-        **{name: seen.get(name) for name in COPIED},
+        **_frame(str(id), event, now),
+        **copied,
         "alert": alert.pk,
         "kind": alert.rule.kind,
         "rule": alert.rule.name,

@@ -6,6 +6,7 @@ nowhere.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -35,7 +36,7 @@ TAGS = {
 STATES = {
     "blocked": "{who} is now refused{all} until {reset}.",
     "degraded": "{who} may now get answers of a cheaper model, or shorter ones, until {reset}.",
-    "warning": "Nothing is refused yet.",
+    "warning": "{who} is not refused yet{pace}.",
     "observing": "{who} would be refused now; nothing is, because the mode is observe.",
     "stopped": "{who} is stopped by a kill switch.",
     "ok": "{who} is admitted as usual.",
@@ -47,6 +48,7 @@ ACTIONS = {
     "alert": ("This alert", ""),
 }
 OUR_WORDS = ("session ", "user ", "feature ", "model ", "everybody")
+TAGGED = re.compile(r"\A\[[A-Z0-9 %]{1,20}\] ")
 # What makes chats link, mention or end a code block, with what does not.
 CHAT = {
     "&": "&amp;", "<": "&lt;", ">": "&gt;", "`": "'", "@": "@\u200b", "](": "]\u200b(",
@@ -56,7 +58,7 @@ CHAT = {
 
 def subject(payload: Payload, clean: Clean | None = None) -> str:
     """One line: ``[BLOCKED] acme reached its monthly limit: $250.00 of $250.00``."""
-    cleaned = (clean or plain)(str(payload.get("title") or "alert"))
+    cleaned = (clean or plain)(_title(payload))
     return f"[{tag(payload)}] {cleaned}"[:LONGEST_SUBJECT]
 
 
@@ -126,22 +128,30 @@ def _lines(
     yield from _footer(payload, clean)
 
 
+def _title(payload: Payload) -> str:
+    """What has happened, without the word in front that a rule may have written itself."""
+    return TAGGED.sub("", str(payload.get("title") or "alert"))
+
+
 def _first(payload: Payload, clean: Clean) -> str:
     """The line that a lock screen shows: it must stand alone."""
-    given = payload.get("sentence")
+    is_over = payload["event"] == "resolved"
     words = STATES.get(str(payload.get("state_after")))
-    if given or words is None or payload.get("kind") != "budget":
-        return clean(str(given or payload.get("title") or ""))
+    if words is None or payload.get("kind") != "budget":
+        if is_over:
+            return clean(f"It is over: {_title(payload)}")
+        return clean(str(payload.get("sentence") or _title(payload)))
     target = payload.get("target") or {}
     who = clean(_who(target))
-    reset = until_text(payload.get("resets_at"), payload["at"]) or "the limit is raised"
-    everything = "" if target.get("feature") else " for all features"
     if who.startswith(OUR_WORDS):  # a tenant's key is left as it is
         who = who[:1].upper() + who[1:]
-    said = words.format(who=who, all=everything, reset=reset)
-    if forecast := payload.get("forecast_at"):
-        said = f"At this pace the limit is reached {moment(forecast)}. {said}"
-    return said
+    forecast = payload.get("forecast_at")
+    return words.format(
+        who=who,
+        all="" if target.get("feature") else " for all features",
+        reset=until_text(payload.get("resets_at"), payload["at"]) or "the limit is raised",
+        pace=f"; at this pace the limit is reached {moment(forecast)}" if forecast else "",
+    )
 
 
 def _who(target: Mapping[str, str]) -> str:
