@@ -14,6 +14,7 @@ from token_allowance.endings import aend
 from token_allowance.exceptions import ReservationError
 from token_allowance.limits import checked_identifier
 from token_allowance.plans import Attempt
+from token_allowance.providers.rewriting import Change
 from token_allowance.reservations import Reservation
 from token_allowance.usage import Usage
 
@@ -51,6 +52,7 @@ class call:
             max_output_tokens=max_output_tokens,
             service_tier=service_tier,
             idempotency_key=key,
+            changeable=Change.NOTHING if max_output_tokens == 0 else Change.ALL,
         )
         self._charge_to = charge_to(tenant=tenant, user=user, session=session, feature=feature)
         self._reservation: Reservation | None = None
@@ -59,11 +61,18 @@ class call:
 
     @property
     def model(self) -> str:
-        return self.attempt.model
+        """The model to call: a cheaper one if a budget has reached its degrade level."""
+        return self._served.model
 
     @property
     def max_output_tokens(self) -> int | None:
-        return self.attempt.max_output_tokens
+        """The most to ask for, which may be less than was given; None: nothing limits it."""
+        return self._served.max_output_tokens
+
+    @property
+    def _served(self) -> Attempt:
+        made = self._reservation
+        return self.attempt if made is None else made.plan.attempt
 
     @property
     def reservation(self) -> Reservation:

@@ -92,6 +92,8 @@ def _decided(
                 raise
         repeat = decision.outcome is Outcome.REPEAT
         if decision.outcome is Outcome.ADMITTED or (repeat and reservation.adopt(store)):
+            if repeat and not descends and "degraded" in reservation.row["flags"]:
+                reservation.plan = degradation.served(planned, charge.runs, decided, now)
             _apply_waiting(reservation)
             return reservation
         reservation.give_back_to_runs(reservation.amounts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
@@ -21,13 +20,14 @@ from token_allowance.plans import Attempt
 from token_allowance.providers.adapter import Adapter
 from token_allowance.providers.endpoints import Endpoint, Unmetered, host_provider, recognise
 from token_allowance.providers.forms import FORM, form
+from token_allowance.providers.rewriting import MODEL_IN_PATH, Change
+from token_allowance.providers.signatures import is_signed
 from token_allowance.reservations import Reservation
 from token_allowance.runs import Job, Run
 from token_allowance.tries import Try, finished
 from token_allowance.waiting import Place
 
 logger = logging.getLogger("token_allowance")
-MODEL_IN_PATH = re.compile(r"/(?:deployments|models)/([^/:]+)[/:]")  # Azure's, Google's
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class ModelCall:
     adapter: Adapter
     stream: bool
     body: bytes | None  # the body to send instead, when we ask for usage ourselves
+    signed: bool = False  # by the caller: it is sent as it stands
 
     def with_context(self) -> Attempt:
         """The attempt with what it reads besides what it sends; the ledger may be asked for it."""
@@ -91,9 +92,9 @@ class Meter:
 
     def model_call(self, endpoint: Endpoint, request: Any, content: bytes) -> ModelCall | None:
         """What the body asks for; None if it cannot be read and goes unmetered."""
-        path = request.url.path
+        path, kind = request.url.path, request.headers.get("content-type", "")
         try:
-            body = _body(request.headers.get("content-type", ""), content)
+            body = _body(kind, content)
             if "model" not in body and (found := MODEL_IN_PATH.search(path)):
                 body = {**body, "model": unquote(found.group(1))}
             asked = endpoint.adapter.request(body, _counting(body))
@@ -101,6 +102,8 @@ class Meter:
             self._unsupported(f"{request.method} {path} ({error})")
             return None
         with_usage = endpoint.adapter.ask_usage(body)
+        signed = is_signed(request.headers.raw, request.url.query.decode("ascii", "replace"))
+        fixed = signed or _is_form(kind)
         return ModelCall(
             attempt=Attempt(
                 provider=endpoint.provider,
@@ -112,10 +115,12 @@ class Meter:
                 references=references(body, content),
                 counted=not conf.current().strict,
                 expected=asked.expected,
+                changeable=(Change.NOTHING if fixed else endpoint.adapter.changeable(body, path)),
             ),
             adapter=endpoint.adapter,
             stream=asked.stream,
-            body=None if with_usage is None else json.dumps(with_usage).encode(),
+            body=None if with_usage is None or signed else json.dumps(with_usage).encode(),
+            signed=signed,
         )
 
     def reserve(
@@ -181,9 +186,13 @@ def _counting(body: dict[str, Any]) -> Counting:
 
 def _body(content_type: str, content: bytes) -> dict[str, Any]:
     """The body of a request, JSON or a form. Raises ValueError for anything else."""
-    if content_type.lower().startswith(FORM):
+    if _is_form(content_type):
         return form(content_type, content)
     body = json.loads(content)
     if not isinstance(body, dict):
         raise ValueError("the body is no JSON object")
     return body
+
+
+def _is_form(content_type: str) -> bool:
+    return content_type.lower().startswith(FORM)

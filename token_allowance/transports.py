@@ -19,7 +19,7 @@ from token_allowance.attribution import Charge
 from token_allowance.endings import aend
 from token_allowance.exceptions import AllowanceError
 from token_allowance.meters import Meter, ModelCall
-from token_allowance.outgoing import prepared, readable
+from token_allowance.outgoing import prepared, readable, tell
 from token_allowance.providers.endpoints import Retrieval, retrieval
 from token_allowance.reservations import Reservation
 from token_allowance.retrievals import Fetched
@@ -130,7 +130,7 @@ def _sync_transport(hx: ModuleType) -> Any:
             except AllowanceError as error:
                 return refused(request, error)
             try:
-                response = self.inner.handle_request(prepared(hx, request, call))
+                response = self.inner.handle_request(prepared(hx, request, call, reservation))
             except BaseException as error:
                 threads.call(_unanswered, reservation, error)
                 raise
@@ -199,7 +199,8 @@ def _async_transport(hx: ModuleType) -> Any:
             except AllowanceError as error:
                 return refused(request, error)
             try:
-                response = await self.inner.handle_async_request(prepared(hx, request, call))
+                sent = prepared(hx, request, call, reservation)
+                response = await self.inner.handle_async_request(sent)
             except BaseException as error:
                 await aend(partial(_unanswered, reservation, error))
                 raise
@@ -239,8 +240,7 @@ def _answer(reservation: Reservation, call: ModelCall, response: Any) -> Answer:
         response.headers,
         hides_usage=call.body is not None,
     )
-    if answer.hides_usage:
-        response.headers.pop("content-encoding", None)
+    tell(response, reservation, decoded=answer.hides_usage)
     return answer
 
 
