@@ -1,0 +1,172 @@
+"""One drill: engage a switch, watch several processes refuse calls, release it, and judge."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+
+from django.utils import timezone
+
+from token_allowance import conf, policy
+from token_allowance.drill_record import alias
+from token_allowance.drills.endpoint import Endpoint
+from token_allowance.drills.figures import Figures, Moments, measured
+from token_allowance.drills.plan import NAME, CannotDrill, Plan
+from token_allowance.drills.probes import START_SECONDS, Probes
+from token_allowance.exceptions import StoreUnavailable
+from token_allowance.models import Drill, Price
+from token_allowance.switches import disengage, engage
+
+logger = logging.getLogger("token_allowance")
+GRACE_SECONDS = 5.0  # after which a switch ends by itself that nobody has released
+ERROR_LENGTH = 500
+Say = Callable[[str], object]
+
+
+def run(plan: Plan, say: Say = logger.info) -> Drill:
+    """Drill it, which takes its ``seconds`` and some more; the record says how it went.
+
+    The switch is released whatever happens, and ends by itself if this process is killed. Raises
+    CannotDrill if there was nothing to measure.
+    """
+    check(plan)
+    say(announced(plan))
+    price()
+    drill = Drill.objects.using(alias()).create(
+        tenant=plan.tenant,
+        feature=plan.feature,
+        percent=plan.percent,
+        processes=plan.processes,
+        by=plan.by,
+        started_at=timezone.now(),
+        slo_ms=plan.slo_ms,
+    )
+    try:
+        figures = exercise(plan, drill, say)
+    except BaseException as error:
+        told_to_end = isinstance(error, KeyboardInterrupt | SystemExit)
+        close(drill, error="interrupted" if told_to_end else str(error) or type(error).__name__)
+        raise
+    record(drill, figures)
+    return drill
+
+
+def check(plan: Plan) -> None:
+    """Raises CannotDrill where a drill would do harm, or could show nothing."""
+    decided, now = policy.confirmed(), timezone.now()
+    if conf.current().MODE == "observe" or decided.tenant(plan.tenant or NAME).observe:
+        raise CannotDrill("calls are only observed (MODE), so that a switch refuses none of them")
+    for caller in plan.callers():
+        switch = decided.engaged({**caller.values, "model": NAME}, now)
+        if switch is not None:
+            raise CannotDrill(
+                f"a switch is engaged that stops the target already: {switch.reason}. "
+                "Drill another target, or release it first"
+            )
+
+
+def announced(plan: Plan) -> str:
+    return (
+        f"Drill: {plan.words} will be stopped for {plan.seconds:g} seconds, by {plan.by}. "
+        f"{plan.processes} processes make metered calls of a model on loopback that costs nothing; "
+        f"every one of them must refuse within {plan.slo_seconds:g} seconds. Real calls of this "
+        "target are refused meanwhile, with 503 switch_engaged. The switch is released at the end, "
+        f"and ends by itself {GRACE_SECONDS:g} seconds later if that fails."
+    )
+
+
+def price() -> None:
+    """A price of nothing for the model of drills, so that a cost limit can count its calls."""
+    Price.objects.using(alias()).get_or_create(
+        provider=NAME,
+        model=NAME,
+        source=NAME,
+        effective_from=None,
+        defaults={"input_mtok": Decimal(0), "output_mtok": Decimal(0)},
+    )
+
+
+def exercise(plan: Plan, drill: Drill, say: Say) -> Figures:
+    with Endpoint() as endpoint:
+        with Probes(plan, endpoint.url, f"{NAME}-{drill.pk}") as probes:
+            probes.begin()
+            served(probes)
+            say(f"All processes are served, through {probes.client}. Pulling the switch.")
+            probes.hurry(True)
+            with engaged(plan, drill, say) as moments:
+                until = time.monotonic() + plan.seconds
+                if probes.await_refused(moments[0], plan.seconds):
+                    probes.hurry(False)
+                    say("Every process refuses its calls.")
+                while (left := until - time.monotonic()) > 0:
+                    probes.check()
+                    time.sleep(min(left, 0.2))
+            say("Released. Waiting for calls to be served again.")
+            probes.await_served(moments[3], plan.slo_seconds)
+        return measured(
+            probes.calls, Moments(*moments), plan.processes, plan.slo_ms, endpoint.calls
+        )
+
+
+def served(probes: Probes) -> None:
+    """Wait for a call of each caller to be served before the switch is pulled."""
+    done = probes.await_served(0, START_SECONDS)
+    if refused := next((call for call in probes.calls if call.code), None):
+        raise CannotDrill(
+            f"calls of the target are refused before the switch is pulled: {refused.code}: "
+            f"{refused.text}"
+        )
+    if not done:
+        raise CannotDrill(f"calls of the target were not served within {START_SECONDS:.0f} seconds")
+
+
+@contextmanager
+def engaged(plan: Plan, drill: Drill, say: Say) -> Iterator[list[int]]:
+    """The switch, engaged inside; the moments of its pull and release are added to the list."""
+    reason = f"drill {drill.pk}, ends by itself"
+    moments = [time.time_ns()]
+    try:
+        try:
+            engage(
+                **plan.target,
+                reason=reason,
+                by=plan.by,
+                minutes=(plan.seconds + GRACE_SECONDS) / 60,
+                percent=plan.percent,
+                anew=True,
+            )
+        except ValueError as error:
+            raise CannotDrill(f"{error}: {plan.words}") from error
+        moments.append(time.time_ns())
+        yield moments
+    finally:
+        moments.append(time.time_ns())
+        release(plan, reason, say if len(moments) > 2 else logger.debug)
+        moments.append(time.time_ns())
+
+
+def release(plan: Plan, reason: str, say: Say) -> None:
+    try:
+        if not disengage(**plan.target, by=plan.by, reason=reason, engaged_for=reason):
+            say("The switch was no longer this drill's: it ended, or somebody has engaged it anew.")
+    except StoreUnavailable as error:
+        say(f"The switch could not be released, and ends by itself in a moment: {error}")
+
+
+def record(drill: Drill, figures: Figures) -> None:
+    for name in ("effect_ms", "last_admission_ms", "calls", "admitted_after", "callers",
+                 "attempts", "codes", "passed"):  # fmt: skip
+        setattr(drill, name, getattr(figures, name))
+    close(drill, error="; ".join(figures.failures))
+
+
+def close(drill: Drill, error: str) -> None:
+    drill.error = error[:ERROR_LENGTH]
+    drill.finished_at = timezone.now()
+    try:
+        drill.save(using=alias())
+    except Exception:
+        logger.exception("token_allowance: drill %s cannot be recorded", drill.pk)

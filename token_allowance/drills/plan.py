@@ -1,0 +1,118 @@
+"""What is drilled: a target, the callers made up for it, and what counts as passed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from token_allowance import conf
+from token_allowance.limits import checked_identifier
+from token_allowance.stops import ALL_PERCENT, bucket
+
+NAME = "drill"  # of what a made-up caller has beside the target; of the provider and the model, too
+EACH = 2  # callers in each process that the switch stops, and as many that it must leave alone
+TRIED = 100_000  # names: one in a hundred callers is found among far fewer
+BY_LENGTH = 200
+
+
+class CannotDrill(Exception):
+    """No drill was made; the message says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who a probe's calls are charged to; ``stopped`` if the switch is to stop them."""
+
+    tenant: str
+    user: str
+    feature: str
+    stopped: bool
+
+    @property
+    def values(self) -> dict[str, str]:
+        return {"tenant": self.tenant, "user": self.user, "session": NAME, "feature": self.feature}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    tenant: str = ""
+    feature: str = ""
+    percent: int = ALL_PERCENT
+    processes: int = 4
+    seconds: float = 10
+    slo_seconds: float = 5
+    by: str = ""
+
+    def __post_init__(self) -> None:
+        if not (self.tenant or self.feature):
+            raise ValueError(
+                "name what to drill, a tenant or a feature that may be stopped for a moment; "
+                "everything is never drilled"
+            )
+        if not 1 <= self.percent <= ALL_PERCENT:
+            raise ValueError(f"percent={self.percent} is not from 1 to {ALL_PERCENT}")
+        if self.processes < 1 or self.seconds <= 0 or self.slo_seconds <= 0:
+            raise ValueError("processes, seconds and the SLO must be above 0")
+
+    @property
+    def target(self) -> dict[str, Any]:
+        """The values of the switch."""
+        both = {"tenant": self.tenant, "feature": self.feature}
+        return {name: value for name, value in both.items() if value}
+
+    @property
+    def words(self) -> str:
+        said = ", ".join(f"{name} {value}" for name, value in self.target.items())
+        return said if self.percent == ALL_PERCENT else f"{self.percent} % of the callers of {said}"
+
+    @property
+    def slo_ms(self) -> int:
+        return round(1000 * self.slo_seconds)
+
+    def callers(self) -> list[Caller]:
+        """Some that the switch stops and, of a part, some that it must leave alone."""
+        found: dict[bool, list[Caller]] = {True: [], False: []}
+        wanted = (True,) if self.percent == ALL_PERCENT else (True, False)
+        for number in range(TRIED):
+            user = f"{NAME}-{number}"
+            caller = Caller(self.tenant or NAME, user, self.feature or NAME, True)
+            stopped = bucket(caller.values) < self.percent
+            if stopped in wanted and len(found[stopped]) < EACH:
+                found[stopped].append(Caller(caller.tenant, user, caller.feature, stopped))
+            if all(len(found[kind]) == EACH for kind in wanted):
+                return found[True] + found[False]
+        raise AssertionError("a hundred thousand names and no caller in a hundredth")
+
+
+def planned(
+    *,
+    tenant: str | None = None,
+    feature: str | None = None,
+    percent: int | None = None,
+    processes: int | None = None,
+    seconds: float | None = None,
+    slo_seconds: float | None = None,
+    by: Any = NAME,
+) -> Plan:
+    """The plan; what is not given is what DRILL says. ValueError if it cannot be drilled.
+
+    A target that is given replaces the whole target of DRILL. Of a feature one in a hundred callers
+    is stopped if nothing else is said, of a tenant all.
+    """
+    chosen = conf.current().drill
+    if tenant or feature:
+        chosen = {**chosen, "tenant": tenant or "", "feature": feature or "", "percent": None}
+    stopped = percent or chosen["percent"] or (ALL_PERCENT if chosen["tenant"] else 1)
+    target = {
+        name: checked_identifier(name, chosen[name])
+        for name in ("tenant", "feature")
+        if chosen[name]
+    }
+    return Plan(
+        **target,
+        percent=stopped,
+        processes=processes or chosen["processes"],
+        seconds=seconds or chosen["seconds"],
+        slo_seconds=slo_seconds or chosen["slo_seconds"],
+        by=str(by).replace("\x00", "")[:BY_LENGTH],
+    )
