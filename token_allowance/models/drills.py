@@ -11,9 +11,10 @@ from token_allowance.models.fields import identifier
 class Drill(models.Model):
     """One drill. ``passed`` null: it did not come to its end, ``error`` says why.
 
-    Times are milliseconds from the commit of the switch: to the first refusal, and to the last
-    admission of a call (0: none after it). ``attempts`` counts what was tried of ``callers`` that
-    were refused: more than one each is a retry.
+    Times are milliseconds from the pull of the switch, its commit included: to the first refusal,
+    and to the last admission of a call that began once it was engaged (0: there was none).
+    ``attempts`` counts what was tried of ``callers`` that were refused: more than one each is a
+    retry.
     """
 
     tenant = identifier()
