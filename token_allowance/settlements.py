@@ -15,7 +15,7 @@ from uuid import UUID
 from django.db import DataError, IntegrityError, ProgrammingError
 
 from token_allowance import conf, entries, metrics, signals, threads
-from token_allowance.bills import Account, settled, stored_prices
+from token_allowance.bills import Account, served_model, settled, stored_prices
 from token_allowance.exceptions import ReservationError, StoreUnavailable
 from token_allowance.limits import NOTHING, Amounts
 from token_allowance.plans import Attempt
@@ -133,7 +133,7 @@ def settle_row(store: Store, row: Row, account: Account) -> Outcome:
     """Settle a call that some process has reserved, by its ledger row."""
     attempt = Attempt(
         provider=row["provider"],
-        model=row["requested_model"],
+        model=served_model(row),
         input_tokens=0,
         service_tier=(row["price"] or {}).get("service_tier", ""),
     )
