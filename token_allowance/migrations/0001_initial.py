@@ -65,10 +65,7 @@ class Migration(migrations.Migration):
                 ("minutes", models.PositiveIntegerField(blank=True, null=True)),
                 ("is_active", models.BooleanField(default=True)),
                 ("evaluated_at", models.DateTimeField(blank=True, editable=False, null=True)),
-                (
-                    "error",
-                    models.CharField(blank=True, default="", editable=False, max_length=300),
-                ),
+                ("error", models.CharField(blank=True, default="", editable=False, max_length=300)),
             ],
             options={
                 "ordering": ["name"],
@@ -152,6 +149,30 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ["-started_at", "-id"],
+            },
+        ),
+        migrations.CreateModel(
+            name="LimitRevision",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("limit_id", models.BigIntegerField(db_index=True)),
+                ("scope", models.CharField(max_length=500)),
+                ("at", models.DateTimeField(default=django.utils.timezone.now)),
+                ("by", models.CharField(max_length=200)),
+                ("source", models.CharField(max_length=20)),
+                ("reason", models.CharField(blank=True, default="", max_length=500)),
+                ("before", models.JSONField(default=dict)),
+                ("after", models.JSONField(default=dict)),
+            ],
+            options={
+                "verbose_name": "revision of a limit",
+                "verbose_name_plural": "revisions of limits",
+                "ordering": ["-at", "-id"],
             },
         ),
         migrations.CreateModel(
@@ -285,6 +306,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ["-fired_at", "-id"],
+                "permissions": [("acknowledge_alert", "Can acknowledge and mute alerts")],
             },
         ),
         migrations.AddField(
@@ -458,6 +480,10 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name_plural": "hourly spend",
+                "permissions": [
+                    ("view_dashboard", "Can see the dashboard"),
+                    ("export_spend", "Can export spending"),
+                ],
                 "indexes": [
                     models.Index(fields=["tenant", "starts_at"], name="allowance_spend_tenant")
                 ],
@@ -1102,6 +1128,13 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name_plural": "switches",
                 "ordering": ["-engaged_at"],
+                "permissions": [
+                    (
+                        "flip_switch",
+                        "Can stop and resume calls of a tenant, user, feature or model",
+                    ),
+                    ("flip_global_switch", "Can stop and resume all calls"),
+                ],
                 "constraints": [
                     models.UniqueConstraint(
                         condition=models.Q(("released_at__isnull", True)),

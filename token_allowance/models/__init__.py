@@ -20,6 +20,7 @@ from token_allowance.models.marks import Mark
 from token_allowance.models.outbox import DeadLetter, Outbox, PendingSettlement
 from token_allowance.models.prices import ModelAlias, Price
 from token_allowance.models.refusals import Refusal
+from token_allowance.models.revisions import LimitRevision
 from token_allowance.models.rollups import HourlySpend
 from token_allowance.models.switches import Switch, SwitchEvent
 from token_allowance.models.tenants import Tenant
@@ -38,6 +39,7 @@ __all__ = [
     "HourlySpend",
     "Limit",
     "LimitIncrease",
+    "LimitRevision",
     "Mark",
     "Mode",
     "ModelAlias",

@@ -85,6 +85,7 @@ class Alert(models.Model):
 
     class Meta:
         ordering = ["-fired_at", "-id"]
+        permissions = [("acknowledge_alert", "Can acknowledge and mute alerts")]
         indexes = [models.Index(fields=["target", "fired_at"], name="allowance_alert_target")]
         constraints = [
             models.UniqueConstraint(

@@ -38,6 +38,10 @@ class HourlySpend(models.Model):
 
     class Meta:
         verbose_name_plural = "hourly spend"
+        permissions = [
+            ("view_dashboard", "Can see the dashboard"),
+            ("export_spend", "Can export spending"),
+        ]
         indexes = [
             models.Index(fields=["tenant", "starts_at"], name="allowance_spend_tenant"),
         ]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
 from token_allowance.models.fields import identifier
-
-HISTORY = "The history of switches is append-only."
+from token_allowance.models.history import History
 
 
 class Switch(models.Model):
@@ -37,6 +34,10 @@ class Switch(models.Model):
     class Meta:
         ordering = ["-engaged_at"]
         verbose_name_plural = "switches"
+        permissions = [
+            ("flip_switch", "Can stop and resume calls of a tenant, user, feature or model"),
+            ("flip_global_switch", "Can stop and resume all calls"),
+        ]
         constraints = [
             models.UniqueConstraint(
                 fields=["tenant", "user", "feature", "model"],
@@ -55,17 +56,7 @@ class Switch(models.Model):
         return ", ".join(named) or "everything"
 
 
-class AppendOnly(models.QuerySet[Any]):
-    """Rows that are added and read."""
-
-    def update(self, **kwargs: Any) -> int:
-        raise ValueError(HISTORY)
-
-    def delete(self) -> tuple[int, dict[str, int]]:
-        raise ValueError(HISTORY)
-
-
-class SwitchEvent(models.Model):
+class SwitchEvent(History):
     """What happened to a switch, and how it stood then. Append-only."""
 
     class Actions(models.TextChoices):
@@ -81,18 +72,8 @@ class SwitchEvent(models.Model):
     percent = models.PositiveSmallIntegerField(default=100, db_default=100)
     cuts_streams = models.BooleanField(default=False, db_default=False)
 
-    objects = AppendOnly.as_manager()
-
     class Meta:
         ordering = ["at", "id"]
 
     def __str__(self) -> str:
         return f"{self.action} {self.at:%Y-%m-%d %H:%M:%S} by {self.by}"
-
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        if not self._state.adding:
-            raise ValueError(HISTORY)
-        super().save(*args, **kwargs)
-
-    def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
-        raise ValueError(HISTORY)
