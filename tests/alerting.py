@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from token_allowance.models import Alert, Channel, Delivery, Limit
+from token_allowance.alerts import defaults, kinds
+from token_allowance.models import Alert, AlertRule, Channel, Delivery, Limit
 
 MINUTE, HOUR, DAY = dt.timedelta(minutes=1), dt.timedelta(hours=1), dt.timedelta(days=1)
 START = dt.datetime(2026, 3, 4, 9, 0, tzinfo=dt.UTC)
@@ -29,9 +30,19 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """With rules about budgets alone: the calls of tests are in many ways unusual."""
+    finds = {AlertRule.Kinds.BUDGET: kinds.FINDS[AlertRule.Kinds.BUDGET]}
+    monkeypatch.setattr(kinds, "FINDS", finds)
     clock = Clock(START)
     monkeypatch.setattr("django.utils.timezone.now", clock)
     return clock
+
+
+def only_budgets(alias: str) -> None:
+    """Let the rules about anything else rest, in every process."""
+    defaults.ensure(alias)
+    others = AlertRule.objects.using(alias).exclude(kind=AlertRule.Kinds.BUDGET)
+    others.update(is_active=False)
 
 
 def limit(alias: str, amount: int = 2_000, **given: Any) -> Limit:

@@ -25,9 +25,8 @@ def test_the_alert_says_whose_budget_and_keeps_who_was_spending(
     spend(500, tenant="other", user="cy")
     evaluate(clock.goes_on(MINUTE))
     alert = Alert.objects.using(database).get()
-    assert (
-        alert.title == "acme: 1,400 tokens of 2,000 tokens used; at this pace spent 4 Mar 12:52 UTC"
-    )
+    pace = "at this pace spent 4 Mar 12:52 UTC"
+    assert alert.title == f"[70 %] acme: 1,400 tokens of 2,000 tokens used; {pace}"
     assert (alert.tenant, alert.user, alert.unit) == ("acme", "", "tokens")
     assert (alert.severity, alert.value, alert.threshold) == ("info", 1400, 1400)
     seen = alert.snapshot
@@ -41,7 +40,7 @@ def test_the_alert_says_whose_budget_and_keeps_who_was_spending(
     spend(600, tenant="acme")
     evaluate(clock.goes_on(MINUTE))
     blocked = Alert.objects.using(database).get(rung=100)
-    assert blocked.title == "acme reached its daily limit: 2,000 tokens of 2,000 tokens"
+    assert blocked.title == "[BLOCKED] acme reached its daily limit: 2,000 tokens of 2,000 tokens"
     assert (blocked.severity, blocked.snapshot["state_after"]) == ("critical", "blocked")
     alert.refresh_from_db()
     assert alert.snapshot == seen
@@ -56,7 +55,7 @@ def test_messages_go_to_channels_that_take_the_severity(database: str, clock: Cl
     evaluate(clock.goes_on(MINUTE))
     delivery = Delivery.objects.using(database).get()
     assert (delivery.channel, delivery.state) == (everything, "pending")
-    assert delivery.payload["title"].startswith("acme: 1,400 tokens")
+    assert delivery.payload["title"].startswith("[70 %] acme: 1,400 tokens")
     spend(600, tenant="acme")
     evaluate(clock.goes_on(MINUTE))
     assert Delivery.objects.using(database).count() == 3

@@ -19,6 +19,7 @@ from token_allowance.windows import Window
 
 WARNING, BLOCKED = 90, 100  # from which rung on it is a warning, and critical
 LONGEST_NAME = 60
+TAGS = {"blocked": "BLOCKED", "observing": "OBSERVED"}
 HOUR_FORMAT = "%Y%m%dT%H"
 SECOND = dt.timedelta(seconds=1)
 
@@ -76,7 +77,7 @@ def finding(found: Reached, before: int, now: dt.datetime, alias: str) -> Findin
         rung=found.rung,
         amount=found.amount,
         severity=severity(found.rung),
-        title=_title(room, state, forecast),
+        title=f"[{TAGS.get(state, f'{found.rung} %')}] {_title(room, state, forecast)}",
         value=room.used,
         threshold=levels.reached_from(limit.amount, found.rung),
         unit=limit.unit.value,
@@ -128,7 +129,7 @@ def _title(room: Room, state: str, forecast: dt.datetime | None) -> str:
     used = figures.amount_text(room.used, unit)
     amounts = f"{used} of {figures.amount_text(limit.amount, unit)}"
     who = whose(room.budget)
-    if state in ("blocked", "observing"):
+    if state in TAGS:
         return f"{who} reached its {limit.adjective} limit: {amounts}"
     pace = f"; at this pace spent {figures.moment(_iso(forecast))}" if forecast else ""
     return f"{who}: {amounts} used{pace}"
