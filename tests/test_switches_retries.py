@@ -95,7 +95,7 @@ def test_an_sdk_that_calls_our_service_makes_one_attempt(
     default: dict[str, Any] = {"base_url": f"{live_server.url}/v1", "max_retries": RETRIES[sdk]}
     with (
         lab.sdk(sdk, **default) as outer,
-        pytest.raises(Exception, match="503|switch_engaged") as error,
+        pytest.raises(Exception, match=r"503|switch_engaged") as error,
     ):
         create(outer)
     response = getattr(error.value, "response", None)
