@@ -31,12 +31,19 @@ class Received:
 
 @dataclass
 class Receiver:
-    """``answers`` are used up one by one, then it is 200. ``certificate``: a file for TLS."""
+    """``answers`` are used up one by one, then it is 200. ``certificate``: a file for TLS.
+
+    Nothing is answered before ``may_answer`` is set.
+    """
 
     answers: list[Answer] = field(default_factory=list)
     received: list[Received] = field(default_factory=list)
     certificate: Path | None = None
     port: int = 0
+    may_answer: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.may_answer.set()
 
     @property
     def url(self) -> str:
@@ -53,6 +60,7 @@ class Receiver:
                 length = int(self.headers["Content-Length"])
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 receiver.received.append(Received(self.path, headers, self.rfile.read(length)))
+                receiver.may_answer.wait(60)
                 status, given, body = receiver.answers.pop(0) if receiver.answers else OK
                 self.send_response(status)
                 for name, value in given.items():

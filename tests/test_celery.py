@@ -60,8 +60,7 @@ def worker(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        app.control.purge()
-        app.pool.force_close_all()
+        work.hang_up()
 
 
 @pytest.fixture(autouse=True)

@@ -7,14 +7,28 @@ import signal
 import uuid
 from typing import Any
 
+from kombu import pools
+
 from project.celery import app
 from token_allowance import allowance
 from token_allowance.attribution import current
+from token_allowance.tasks import BEAT_SCHEDULE
 
 QUEUE = os.environ.setdefault("WORK_QUEUE", f"work-{uuid.uuid4().hex}")
 MODEL = "gpt-5-mini"  # a micro-dollar for each token
 app.conf.task_default_queue = QUEUE
+SPEED = float(os.environ.get("WORK_SPEED", "1"))  # of beat
+app.conf.beat_schedule = {
+    name: {**entry, "schedule": entry["schedule"] / SPEED} for name, entry in BEAT_SCHEDULE.items()
+}
 fragile = {"bind": True, "acks_late": True, "reject_on_worker_lost": True}
+
+
+def hang_up() -> None:
+    """Forget what was queued, and every connection to the broker: the next use opens others."""
+    app.control.purge()
+    pools.reset()
+    app._after_fork()
 
 
 def spend(calls: int = 1, tokens: int = 10, key: str | None = None) -> list[Any]:
