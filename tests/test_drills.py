@@ -137,8 +137,8 @@ def test_a_drill_of_a_part_of_a_feature_serves_everybody_else(
     conf.store().drain()
     drill = Drill.objects.using(database).get()
     assert (drill.feature, drill.percent, drill.passed) == ("agent", 10, True)
-    served = Reservation.objects.using(database).values_list("user", flat=True).distinct()
-    assert len(served) == 4
+    served = Reservation.objects.using(database).values_list("user", flat=True)
+    assert len(set(served)) == 4
     counted = Refusal.objects.using(database).filter(code="switch_engaged", feature="agent")
     assert counted.aggregate(Sum("calls"))["calls__sum"] == drill.callers
     assert set(counted.values_list("key", flat=True)) == {"feature=agent"}
@@ -205,9 +205,10 @@ def test_a_killed_driller_leaves_no_process_and_a_switch_that_ends_by_itself(
     call()
 
 
-def call(**given: str) -> None:
-    who = {"tenant": "internal", "user": "ana", **given}
-    with allowance.call(provider="openai", model="m", input_tokens=1, **who) as made:
+def call() -> None:
+    with allowance.call(
+        provider="openai", model="m", input_tokens=1, tenant="internal", user="ana"
+    ) as made:
         made.release()
 
 
@@ -256,9 +257,11 @@ def test_a_stop_that_somebody_pulls_during_a_drill_outlives_it() -> None:
     assert "somebody has engaged it anew" in said[0]
     with pytest.raises(allowance.SwitchEngaged, match="a real loop"):
         call()
-    with pytest.raises(drills.CannotDrill, match="engaged already"):
-        with drill.engaged(plan(), record, said.append):
-            raise AssertionError("it must not replace the stop")
+    with (
+        pytest.raises(drills.CannotDrill, match="engaged already"),
+        drill.engaged(plan(), record, said.append),
+    ):
+        raise AssertionError("it must not replace the stop")
     assert Switch.objects.get().reason == "a real loop"
     assert len(said) == 1
 
