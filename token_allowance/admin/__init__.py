@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from token_allowance.admin.adjustments import AdjustmentAdmin
+from token_allowance.admin.alert_rules import AlertRuleAdmin
+from token_allowance.admin.alerts import AlertAdmin
 from token_allowance.admin.degrade import DegradeRuleAdmin
 from token_allowance.admin.drills import DrillAdmin
 from token_allowance.admin.ledger import ReservationAdmin
@@ -16,6 +18,8 @@ from token_allowance.admin.tenants import TenantAdmin
 
 __all__ = [
     "AdjustmentAdmin",
+    "AlertAdmin",
+    "AlertRuleAdmin",
     "DeadLetterAdmin",
     "DegradeRuleAdmin",
     "DrillAdmin",

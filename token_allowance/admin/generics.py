@@ -9,10 +9,20 @@ from django.contrib import admin
 from django.core.paginator import Paginator
 
 if TYPE_CHECKING:
-    from token_allowance.models import DegradeRule, Limit, LimitIncrease, Price, Switch, SwitchEvent
+    from token_allowance.models import (
+        Alert,
+        DegradeRule,
+        Delivery,
+        Limit,
+        LimitIncrease,
+        Price,
+        Switch,
+        SwitchEvent,
+    )
 
     ModelAdmin = admin.ModelAdmin[Any]
     SwitchEvents = admin.TabularInline[SwitchEvent, Switch]
+    Deliveries = admin.TabularInline[Delivery, Alert]
     LimitModelForm = forms.ModelForm[Limit]
     IncreaseModelForm = forms.ModelForm[LimitIncrease]
     IncreaseFormSet = forms.BaseInlineFormSet[LimitIncrease, Limit, Any]
@@ -22,7 +32,7 @@ if TYPE_CHECKING:
     AnyPaginator = Paginator[Any]
 else:
     ModelAdmin = admin.ModelAdmin
-    SwitchEvents = admin.TabularInline
+    SwitchEvents = Deliveries = admin.TabularInline
     Increases = admin.StackedInline
     LimitModelForm = PriceModelForm = IncreaseModelForm = DegradeModelForm = forms.ModelForm
     IncreaseFormSet = forms.BaseInlineFormSet

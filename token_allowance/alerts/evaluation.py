@@ -44,7 +44,13 @@ def _evaluated(rule: AlertRule, now: dt.datetime, alias: str) -> int:
             fired += firing.fire(rule, finding, now, alias)
         recovery.resolve(rule, found, now, alias)
     except Exception as failure:
-        logger.exception("token_allowance: the alert rule %r cannot be evaluated", rule.name)
+        known = isinstance(failure, StoreUnavailable)  # for minutes on end: a line is enough
+        logger.error(
+            "token_allowance: the alert rule %r cannot be evaluated: %s",
+            rule.name,
+            failure,
+            exc_info=not known,
+        )
         error = f"{type(failure).__name__}: {failure}"[:ERROR_LENGTH]
     AlertRule.objects.using(alias).filter(pk=rule.pk).update(evaluated_at=now, error=error)
     return fired
