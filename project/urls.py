@@ -7,5 +7,6 @@ from django.urls import include, path
 
 urlpatterns = [
     path("", include("project.demo.urls")),
+    path("allowance/", include("token_allowance_dashboard.urls")),
     path("admin/", admin.site.urls),
 ]

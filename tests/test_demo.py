@@ -23,6 +23,7 @@ from project.demo.story import Figures
 from project.demo.visitor import Answer
 from token_allowance import allowance
 from token_allowance.models import Limit, Price, Reservation
+from token_allowance.testing import spend
 
 ROOT = Path(__file__).resolve().parent.parent
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OLLAMA_HOST", "DATABASE_URL")
@@ -70,7 +71,7 @@ def test_the_check_keeps_every_promise_and_says_nothing_else():
     assert made.returncode == 0
     ledger, verdicts = made.stdout.strip().split("\n\n")
     assert ledger.startswith("time")
-    assert len(ledger.splitlines()) == 1 + 17
+    assert len(ledger.splitlines()) == 1 + 29
     assert [line[:4] for line in verdicts.splitlines()] == ["PASS"] * len(promises.CHECKS)
 
 
@@ -147,6 +148,15 @@ def kept():
         streamed=Answer(200, {}, "<html></html>\n"),
         agent={"calls": 5, "stopped": {"code": "per_request_calls_exceeded"}},
         agent_reached=5,
+        climb={
+            "steps": [
+                {"model": simulation.FLAT_MODEL, "percent": "72 %"},
+                {"model": simulation.FLAT_MODEL, "percent": "90 %"},
+                {"model": simulation.FLAT_SMALL_MODEL, "percent": "99 %"},
+            ],
+            "stopped": {"code": "user_daily_budget_exceeded"},
+        },
+        climb_reached=[simulation.FLAT_MODEL] * 2 + [simulation.FLAT_SMALL_MODEL],
         race=[{"status": 429, "body": exceeded}, {"status": 200, "body": {}}],
         race_reached=6,
         user_budget=500_000,
@@ -158,6 +168,13 @@ def kept():
         reserved_left=0,
         drifts=[],
     )
+
+
+def climbed(*percents, code="user_daily_budget_exceeded"):
+    """Two full calls and a cheap one, after which so much of the budget was used."""
+    models = [simulation.FLAT_MODEL] * 2 + [simulation.FLAT_SMALL_MODEL]
+    steps = [{"model": m, "percent": p} for m, p in zip(models, percents, strict=True)]
+    return {"climb": {"steps": steps, "stopped": {"code": code}}}
 
 
 def broken(figures):
@@ -180,6 +197,13 @@ def test_good_figures_keep_every_promise(kept):
         ({"streamed": Answer(429, {}, "</html>")}, "streamed"),
         ({"agent_reached": 6}, "agent"),
         ({"agent": {"calls": 5, "stopped": None}}, "agent"),
+        ({"climb": {}}, "cheaper model"),
+        ({"climb_reached": [simulation.FLAT_MODEL] * 3}, "cheaper model"),
+        ({"climb_reached": [simulation.FLAT_MODEL] * 2}, "cheaper model"),
+        (climbed("72 %", "89 %", "99 %"), "cheaper model"),
+        (climbed("90 %", "95 %", "99 %"), "cheaper model"),
+        (climbed("72 %", "90 %", "98 %"), "cheaper model"),
+        (climbed("72 %", "90 %", "99 %", code="held"), "cheaper model"),
         ({"race": [{"status": 200, "body": {}}] * 2}, "exactly one"),
         ({"race": []}, "exactly one"),
         ({"race_reached": 7}, "exactly one"),
@@ -269,6 +293,35 @@ def test_the_agent_shows_what_it_found_and_stays_a_page(client, provider):
     assert provider.totals().received == agent.MAX_CALLS
 
 
+def test_the_climb_shows_each_step_and_the_refusal(client, provider):
+    page = client.post(reverse("demo:climb"), {"user": "dan"})
+    text = page.content.decode()
+    assert page.status_code == 200
+    assert text.count("demo-flat answered") == text.count("demo-flat-small answered instead") == 5
+    assert "<strong>90 %</strong>: $0.45 used" in text
+    assert "Refused after 10 calls." in text
+    assert provider.totals().received == 10
+    again = client.post(
+        reverse("demo:climb"), {"user": "dan"}, headers={"accept": "application/json"}
+    )
+    assert again.json()["user"] == "climber-2"
+
+
+@pytest.mark.parametrize("offer", ["openai", "anthropic"])
+def test_a_chat_that_a_cheaper_model_answers_says_so(client, provider, offer):
+    spend("0.45", tenant="acme", user="ana")
+    form = {"user": "ana", "offer": offer, "question": "Hello"}
+    chosen = offers.offers()[offer == "anthropic"]
+    cheaper = seed.LADDER[chosen.model]
+    Limit.objects.filter(user="*").update(hard_stop_percent=120)
+    page = client.post(reverse("demo:chat"), form, headers={"accept": "text/html"})
+    text = page.getvalue().decode()
+    assert f"so {cheaper} answered instead of {chosen.model}." in text
+    answer = client.post(reverse("demo:chat"), form, headers={"accept": "application/json"})
+    assert answer.json()["model"] == cheaper
+    assert [entry.model for entry in provider.log()] == [cheaper] * 2
+
+
 @pytest.mark.parametrize(
     ("path", "form"),
     [
@@ -276,6 +329,7 @@ def test_the_agent_shows_what_it_found_and_stays_a_page(client, provider):
         ("demo:chat", {"user": "eve", "offer": "openai", "question": "Hello"}),
         ("demo:chat", {"user": "ana", "offer": "openai", "question": ""}),
         ("demo:agent", {"user": "ana", "offer": "anthropic"}),
+        ("demo:climb", {"user": "eve"}),
         ("demo:race", {"user": "eve"}),
         ("demo:race-call", {"racer": "ana", "question": "race"}),
     ],
@@ -290,8 +344,8 @@ def test_a_form_that_makes_no_sense_calls_nobody(client, provider, path, form):
 @pytest.mark.django_db
 def test_without_a_provider_the_page_says_how_to_start_one(client):
     assert "./run demo" in client.get(reverse("demo:index")).content.decode()
-    answer = client.post(reverse("demo:race"), {"user": "ana"})
-    assert answer.status_code == 502
+    for path in ("demo:race", "demo:climb"):
+        assert client.post(reverse(path), {"user": "ana"}).status_code == 502
 
 
 def test_a_provider_that_fails_is_told_without_its_words(client, provider):
@@ -326,7 +380,10 @@ def test_a_small_amount_is_never_shown_as_nothing():
 
 
 def test_every_model_of_the_demo_has_a_price(provider):
-    for offer in [*offers.offers(), offers.flat()]:
+    offered = [*offers.offers(), offers.flat()]
+    assert {offer.model for offer in offered} == set(seed.LADDER)
+    for offer in offered:
+        assert Price.objects.filter(provider=offer.api, model=seed.LADDER[offer.model]).exists()
         assert Price.objects.filter(provider=offer.api, model=offer.model).exists()
 
 

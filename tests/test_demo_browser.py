@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from project.demo import seed, simulation
 
-QUESTIONS = 6  # the sixth is refused
+QUESTIONS = 8  # from the sixth on a cheaper model answers, the eighth is refused
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def cards(page):
     """By heading, as somebody who cannot see finds them."""
     return {
         name: page.get_by_role("region", name=name, exact=False).first
-        for name in ("Chat", "Budgets of Ana", "agent run away", "Race", "Ledger")
+        for name in ("Chat", "Budgets of Ana", "agent run away", "Climb", "Race", "Ledger")
     }
 
 
@@ -38,11 +38,12 @@ def test_a_visitor_sees_a_budget_stop_calls(page, page_errors, live_server, prov
         expect(cards(page)["Ledger"].get_by_role("row")).to_have_count(1 + number)
     expect(cards(page)["Chat"].get_by_text("counted as 9,000 output tokens")).to_be_visible()
     expect(cards(page)["Budgets of Ana"].get_by_text("nearly used up")).to_be_visible()
+    expect(cards(page)["Chat"].get_by_text("so gpt-5-mini answered instead")).to_be_visible()
     assert page_errors == []
 
     page.get_by_role("button", name="Ask as Ana").click()
     expect(page.get_by_role("heading", name="You have used today’s AI allowance")).to_be_visible()
-    expect(page.get_by_text(re.compile(r"\$0\.45\d* of \$0\.50 used"))).to_be_visible()
+    expect(page.get_by_text(re.compile(r"\$0\.48\d* of \$0\.50 used"))).to_be_visible()
     assert provider.totals().received == QUESTIONS - 1
     [refused] = page_errors  # the browser reports each answer of 429
     assert "429" in refused
@@ -59,8 +60,14 @@ def test_a_visitor_sees_a_budget_stop_calls(page, page_errors, live_server, prov
     expect(race.get_by_text("user daily budget exceeded: $0.40 of $0.50 used")).to_be_visible()
     expect(race.get_by_text("$0.48")).to_be_visible()
     rows = cards(page)["Ledger"].get_by_role("row")
-    expect(rows).to_have_count(1 + 5 + 5 + 6)
-    expect(rows.filter(has_text="settled")).to_have_count(5 + 5 + 6)
+    expect(rows).to_have_count(1 + 7 + 5 + 6)
+    expect(rows.filter(has_text="settled")).to_have_count(7 + 5 + 6)
+    expect(rows.filter(has_text="degraded")).to_have_count(2 + 5)
+
+    page.get_by_role("button", name="Let an agent climb").click()
+    climb = cards(page)["Climb"]
+    expect(climb.get_by_text("demo-flat-small answered instead")).to_have_count(5)
+    expect(climb.get_by_text("Refused after 10 calls.")).to_be_visible()
 
 
 def test_the_page_fits_a_phone_and_works_by_keyboard(page, live_server, provider):

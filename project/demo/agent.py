@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from project.demo import chart, clients
@@ -53,27 +53,34 @@ def walk(offer: Offer) -> Walk:
     The caller's ``charge_to(max_calls=...)`` is the cap.
     """
     made = Walk()
-    messages: list[dict[str, Any]] = [{"role": "user", "content": TASK}]
-    with clients.opened(offer) as client:
-        try:
-            for _ in range(MOST_STEPS):
-                message = _next(client, offer, messages)
-                made.calls += 1
-                if not message.tool_calls:
-                    made.answer = message.content or ""
-                    break
-                messages += _used(message.tool_calls, made.looks)
-        except allowance.CapExceeded as refusal:
-            made.stopped = refusal
+    modest = replace(offer, max_output_tokens=min(MAX_OUTPUT_TOKENS, offer.max_output_tokens))
+    try:
+        for _ in steps(modest, made):
+            pass
+    except allowance.CapExceeded as refusal:
+        made.stopped = refusal
     return made
 
 
-def _next(client: Any, offer: Offer, messages: list[dict[str, Any]]) -> Any:
-    maximum = {offer.max_name: min(MAX_OUTPUT_TOKENS, offer.max_output_tokens)}
-    completion = client.chat.completions.create(
-        model=offer.model, messages=messages, tools=[chart.TOOL], **maximum
-    )
-    return completion.choices[0].message
+def steps(offer: Offer, made: Walk) -> Iterator[str]:
+    """Make one model call after the other, each with what the tool said before; the model that
+    answered. Refusals raise."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": TASK}]
+    with clients.opened(offer) as client:
+        for _ in range(MOST_STEPS):
+            raw = client.chat.completions.with_raw_response.create(
+                model=offer.model,
+                messages=messages,
+                tools=[chart.TOOL],
+                **{offer.max_name: offer.max_output_tokens},
+            )
+            message = raw.parse().choices[0].message
+            made.calls += 1
+            yield clients.served(offer, raw.headers)
+            if not message.tool_calls:
+                made.answer = message.content or ""
+                break
+            messages += _used(message.tool_calls, made.looks)
 
 
 def _used(calls: Iterable[Any], looks: list[Look]) -> list[dict[str, Any]]:

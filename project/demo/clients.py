@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from project.demo.offers import Offer
 from token_allowance import allowance
+from token_allowance.outgoing import MODEL_HEADER
 
 TIMEOUT_SECONDS = 120.0
 
@@ -32,6 +33,11 @@ def opened(offer: Offer) -> Iterator[Any]:
         api_key=offer.api_key, base_url=offer.base_url, max_retries=1, http_client=http
     ) as client:
         yield allowance.meter(client, provider=offer.provider)
+
+
+def served(offer: Offer, headers: Mapping[str, str]) -> str:
+    """The model that answered: a cheaper one where a budget has reached its degrade level."""
+    return headers.get(MODEL_HEADER, offer.model)
 
 
 def errors() -> tuple[type[Exception], ...]:

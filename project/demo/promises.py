@@ -8,10 +8,13 @@ from typing import Any
 
 from project.demo.agent import MAX_CALLS
 from project.demo.race import WARM_UP_CALLS
+from project.demo.simulation import FLAT_MODEL, FLAT_SMALL_MODEL
 from project.demo.story import Figures
 from token_allowance.money import format_usd
 
 FINAL = {"settled", "released", "expired"}
+NEARLY_PERCENT = 90
+CLIMBED_PERCENT = 99
 SECONDS_OFF = 3  # between the server's clock at the refusal and ours just before it
 
 
@@ -79,6 +82,28 @@ def agent_is_cut_off(figures: Figures) -> Verdict:
     )
 
 
+def agent_climbs_its_ladder(figures: Figures) -> Verdict:
+    steps, stopped = figures.climb.get("steps", []), figures.climb.get("stopped") or {}
+    answered = [step["model"] for step in steps]
+    full = answered.count(FLAT_MODEL)
+    levels = [int(step["percent"].removesuffix(" %")) for step in steps]
+    code = stopped.get("code", "not stopped")
+    kept = (
+        0 < full < len(steps)
+        and answered == [FLAT_MODEL] * full + [FLAT_SMALL_MODEL] * (len(steps) - full)
+        and answered == figures.climb_reached
+        and levels[full - 2] < NEARLY_PERCENT <= levels[full - 1]
+        and levels[-1] >= CLIMBED_PERCENT
+        and code == "user_daily_budget_exceeded"
+    )
+    return Verdict(
+        f"An agent gets the cheaper model from {NEARLY_PERCENT} % of its budget on, and then none",
+        kept,
+        f"{full} full calls, {len(steps) - full} cheap ones to {levels[-1] if levels else 0} %, "
+        f"{code}",
+    )
+
+
 def one_racer_wins(figures: Figures) -> Verdict:
     statuses = sorted(outcome["status"] for outcome in figures.race)
     refused = [outcome["body"] for outcome in figures.race if outcome["status"] == 429]
@@ -129,6 +154,7 @@ CHECKS: tuple[Callable[[Figures], Verdict], ...] = (
     refusal_is_a_problem_document,
     stream_arrives,
     agent_is_cut_off,
+    agent_climbs_its_ladder,
     one_racer_wins,
     budgets_hold,
     counters_equal_the_ledger,

@@ -1,4 +1,4 @@
-"""What the demo starts with: prices, two tenants, three limits and one staff login."""
+"""What the demo starts with: prices, two tenants, three limits, a ladder and one staff login."""
 
 from __future__ import annotations
 
@@ -12,14 +12,23 @@ from django.core.management import CommandError, call_command
 
 from project.demo.offers import OLLAMA_MODEL
 from project.demo.people import TENANTS
-from project.demo.simulation import FLAT_MODEL
+from project.demo.simulation import FLAT_MODEL, FLAT_SMALL_MODEL
 from token_allowance.limits import EACH
-from token_allowance.models import Limit, Price, Tenant
+from token_allowance.models import DegradeRule, Limit, Price, Tenant
 
 STAFF = "staff"
 PROVIDERS = ("openai", "anthropic")
 # Dollars per million tokens, input and output, of what no list of prices knows.
-OWN_PRICES = {("openai", FLAT_MODEL): ("0", "10")}
+OWN_PRICES = {
+    ("openai", FLAT_MODEL): ("0", "10"),
+    ("openai", FLAT_SMALL_MODEL): ("0", "1"),
+}
+# What answers once 90 % of a budget are used.
+LADDER = {
+    "gpt-5": "gpt-5-mini",
+    "claude-sonnet-5": "claude-haiku-4-5",
+    FLAT_MODEL: FLAT_SMALL_MODEL,
+}
 OLLAMA_PRICE = ("10", "50")
 # Only without the package genai-prices.
 FEW_PRICES = {
@@ -31,7 +40,7 @@ FEW_PRICES = {
 
 
 def policy() -> None:
-    """Prices, tenants and limits. What is there already stays as it is."""
+    """Prices, tenants, limits and their ladder. What is there already stays as it is."""
     prices()
     for key, name in TENANTS.items():
         Tenant.objects.get_or_create(key=key, defaults={"name": name})
@@ -42,6 +51,8 @@ def policy() -> None:
     ):
         nothing = {"user": "", "session": "", "feature": "", "model": "", "plan": ""}
         Limit.objects.get_or_create(**{**nothing, **scope}, defaults={"amount": amount})
+    for model, cheaper in LADDER.items():
+        DegradeRule.objects.get_or_create(from_model=model, defaults={"to_model": cheaper})
 
 
 def prices() -> None:

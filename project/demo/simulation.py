@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from project.provider import ModelRequest, Provider, Reply
 
 FLAT_MODEL = "demo-flat"  # uses all that it may
+FLAT_SMALL_MODEL = "demo-flat-small"  # the same for a tenth of its price
 CHAT_OUTPUT_TOKENS = 9_000
 CHAT_TEXT = (
     "This answer comes from the simulated model: a real HTTP request, a real SDK, no real money. "
@@ -41,17 +42,17 @@ def url() -> str:
 
 
 def reply(request: ModelRequest) -> Reply | None:
-    """What the provider says to a request of the demo. The agent gets the provider's own walk."""
-    if request.tools:
-        return None
-    if request.model == FLAT_MODEL:
+    """What the provider says to a request of the demo. Agents get the provider's own walk."""
+    if request.model in (FLAT_MODEL, FLAT_SMALL_MODEL):
         racing = request.messages[-1].get("content") == RACE_WORD
         return Reply(
-            text="Done.",
+            text=None if request.tools else "Done.",
             input_tokens=100,
             output_tokens=request.max_output_tokens,
             delay_seconds=RACE_SECONDS if racing else 0.0,
         )
+    if request.tools:
+        return None
     return Reply(
         text=CHAT_TEXT,
         output_tokens=CHAT_OUTPUT_TOKENS,

@@ -39,6 +39,8 @@ class Figures:
     streamed: Answer | None = None
     agent: dict[str, Any] = field(default_factory=dict)
     agent_reached: int = 0
+    climb: dict[str, Any] = field(default_factory=dict)
+    climb_reached: list[str] = field(default_factory=list)
     race: list[dict[str, Any]] = field(default_factory=list)
     race_reached: int = 0
     user_budget: int = 0
@@ -99,6 +101,11 @@ def play(url: str, provider: Provider) -> Figures:
         before = provider.totals().received
         made.agent = visitor.post("/agent/", user="cleo", offer="openai").document
         made.agent_reached = provider.totals().received - before
+        made.climb = visitor.post("/climb/", user="dan").document
+        made.climb_reached = [
+            entry.model for entry in provider.log()[before + made.agent_reached :]
+        ]
+        before += len(made.climb_reached)
         made.race = visitor.post("/race/", user="ana").document.get("outcomes", [])
         made.race_reached = provider.totals().received - before - made.agent_reached
         provider.wait_until_quiet()

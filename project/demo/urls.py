@@ -11,6 +11,7 @@ urlpatterns = [
     path("", views.index, name="index"),
     path("chat/", views.chat, name="chat"),
     path("agent/", views.agent, name="agent"),
+    path("climb/", views.climb, name="climb"),
     path("race/", views.race, name="race"),
     path("race/call/", views.race_call, name="race-call"),
     path("start-over/", views.start_over, name="start-over"),

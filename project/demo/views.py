@@ -16,6 +16,7 @@ from django.views.decorators.http import require_POST, require_safe
 from project.demo import agent as agents
 from project.demo import chat as chats
 from project.demo import clients, figures, forms, offers, page, people
+from project.demo import climb as climbs
 from project.demo import race as races
 from project.demo.people import Person
 from token_allowance import allowance, conf
@@ -42,12 +43,13 @@ def chat(request: HttpRequest) -> HttpResponseBase:
     try:
         with allowance.charge_to(tenant=person.tenant, user=person.user, feature="chat"):
             if page.wants_json(request):
-                return JsonResponse({"model": offer.model, "answer": chats.whole(offer, question)})
+                model, answer = chats.whole(offer, question)
+                return JsonResponse({"model": model, "answer": answer})
             pieces = chats.pieces(offer, question)
-            next(pieces)
+            served = next(pieces)
     except clients.errors() as error:
         return _failed(request, person, error)
-    shown = {"asked": question, "offer": offer}
+    shown = {"asked": question, "offer": offer, "served": served}
     return page.streamed(request, person, pieces, **shown)
 
 
@@ -71,6 +73,26 @@ def agent(request: HttpRequest) -> HttpResponseBase:
     if page.wants_json(request):
         return JsonResponse({"calls": walk.calls, "found": walk.found, "stopped": stopped})
     return page.whole(request, person, walk=walk, stopped=stopped, offer=offer)
+
+
+@page.strict
+def climb(request: HttpRequest) -> HttpResponseBase:
+    """Let an agent work for a new user until that user's budget is used up."""
+    if request.method != "POST":
+        return _home(request)
+    form = forms.Acting(request.POST)
+    if not form.is_valid():
+        return _invalid(request, form)
+    person = form.cleaned_data["user"]
+    if not offers.simulated():
+        return _failed(request, person, None)
+    made = climbs.run(climbs.next_climber())
+    stopped = allowance.problem(made.stopped) if made.stopped else None
+    if page.wants_json(request):
+        steps = [step.as_dict() for step in made.steps]
+        found = {"user": made.climber.user, "steps": steps, "stopped": stopped}
+        return JsonResponse(found)
+    return page.whole(request, person, climb=made, stopped=stopped)
 
 
 @page.strict
@@ -101,7 +123,7 @@ def race_call(request: HttpRequest) -> HttpResponseBase:
         return JsonResponse({"errors": form.errors}, status=400)
     racer = form.cleaned_data["racer"]
     with allowance.charge_to(tenant=races.TENANT, user=racer, feature="race"):
-        answer = chats.whole(offers.flat(), form.cleaned_data["question"])
+        _, answer = chats.whole(offers.flat(), form.cleaned_data["question"])
     return JsonResponse({"user": racer, "answer": answer})
 
 

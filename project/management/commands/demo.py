@@ -19,8 +19,9 @@ from project.demo import story as stories
 
 FILE = "demo.sqlite3"
 WHAT_TO_TRY = (
-    "Ask as Ana until her 50 cents a day are used up: the sixth answer is refused.",
+    "Ask as Ana: from 45 of her 50 cents on gpt-5-mini answers, and the eighth is refused.",
     "Run the agent: it is stopped after five model calls.",
+    "Let an agent climb: in full, from 90 % on with a cheaper model, and then not at all.",
     "Race two calls of 8 cents at 40 of 50 cents: one is refused.",
     "Watch the ledger and the budgets beside it, then change a limit in the admin.",
 )
