@@ -9,33 +9,29 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Iterator
 from decimal import Decimal
-from functools import cache
 
 import pytest
 
-from tests.traffic import BURSTY, MINUTES_OF_WEEK, Call, Traffic, cells
+from tests.traffic import (
+    BURSTY,
+    BUSY,
+    MINUTES_OF_WEEK,
+    NIGHT,
+    SATURDAY,
+    Call,
+    Traffic,
+    cells,
+    minute_of,
+    traffic,
+)
 from token_allowance.alerts import quarters, silent
 from token_allowance.alerts.lengths import Length, judge
 from token_allowance.alerts.sums import NONE, Cell, Sums, Target
 from token_allowance.alerts.surges import Detector, Surge
 
-UNTIL = dt.datetime(2026, 4, 6, tzinfo=dt.UTC)  # the clocks in Berlin go on one week before
-ZONE = "Europe/Berlin"
 FACTOR = Decimal(4)
 Z = 4
 SEEDS = [1, 2]
-BUSY = dt.datetime(2026, 4, 1, 9, 0, tzinfo=dt.UTC)
-NIGHT = dt.datetime(2026, 4, 2, 1, 30, tzinfo=dt.UTC)
-SATURDAY = dt.datetime(2026, 4, 4, 13, 40, tzinfo=dt.UTC)
-
-
-@cache
-def traffic(seed: int) -> Traffic:
-    return Traffic(seed, UNTIL, weeks=5, zone=ZONE)
-
-
-def minute_of(moment: dt.datetime) -> int:
-    return (moment - quarters.EPOCH) // dt.timedelta(minutes=1)
 
 
 class Memory:

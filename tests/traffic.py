@@ -13,14 +13,21 @@ import random
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
-from token_allowance.alerts.quarters import EPOCH
+from token_allowance import entries
+from token_allowance.alerts.quarters import EPOCH, start
 from token_allowance.alerts.sums import NONE, Cell, Sums, Target
+from token_allowance.models import HourlySpend, Reservation
 
+UNTIL = dt.datetime(2026, 4, 6, tzinfo=dt.UTC)
+ZONE = "Europe/Berlin"
+BUSY = dt.datetime(2026, 4, 1, 9, 0, tzinfo=dt.UTC)
+NIGHT = dt.datetime(2026, 4, 2, 1, 30, tzinfo=dt.UTC)
+SATURDAY = dt.datetime(2026, 4, 4, 13, 40, tzinfo=dt.UTC)
 MINUTES_OF_WEEK = 7 * 24 * 60
 #: Feature: model, calls a minute at the busiest time, tokens of a call, their spread, and
 #: micro-dollars a token.
@@ -128,6 +135,48 @@ class Traffic:
         """So many calls more in one minute, by one user if one is named."""
         made = (self._call(minute, tenant, feature, longer) for _ in range(calls))
         return [call._replace(user=user or call.user) for call in made]
+
+
+@cache
+def traffic(seed: int) -> Traffic:
+    """Five weeks in Berlin; its clocks go on one week before they end."""
+    return Traffic(seed, UNTIL, zone=ZONE)
+
+
+def minute_of(moment: dt.datetime) -> int:
+    return (moment - EPOCH) // dt.timedelta(minutes=1)
+
+
+def ledger_rows(calls: Iterable[Call], **given: Any) -> list[Reservation]:
+    """Finished calls as the ledger has them, spread over their minutes."""
+    rows = []
+    for number, call in enumerate(calls):
+        began = EPOCH + dt.timedelta(minutes=call.minute, seconds=number % 60)
+        ended = began + dt.timedelta(seconds=2)
+        row = {
+            "id": entries.new_id(), "state": "settled", "provider": "openai", "created_at": began,
+            "settled_at": ended, "expires_at": began + dt.timedelta(minutes=10),
+            "tenant": call.tenant, "user": call.user, "feature": call.feature,
+            "model": call.model, "requested_model": call.model, "input_tokens": call.tokens,
+            "cost_micros": call.micros, "cost_exact": call.micros, "reserved_micros": call.micros,
+        }  # fmt: skip
+        rows.append(Reservation(**row | given))
+    return rows
+
+
+def rollups(calls: Iterable[Call]) -> list[HourlySpend]:
+    """The same calls as the roll-ups have them."""
+    found: dict[tuple[int, str, str, str, str], list[Call]] = defaultdict(list)
+    for c in calls:
+        found[c.minute // 15, c.tenant, c.user, c.feature, c.model].append(c)
+    return [
+        HourlySpend(
+            starts_at=start(quarter), tenant=tenant, user=user, feature=feature, model=model,
+            provider="openai", calls=len(of), cost_micros=sum(c.micros for c in of),
+            cost_exact=sum(c.micros for c in of), input_tokens=sum(c.tokens for c in of),
+        )
+        for (quarter, tenant, user, feature, model), of in found.items()
+    ]  # fmt: skip
 
 
 def shape(now: dt.datetime) -> float:

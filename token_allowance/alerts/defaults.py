@@ -30,13 +30,13 @@ DEFAULTS = (
     Default(KINDS.SPEND_RATE, Severity.CRITICAL, Decimal(4), 15),
     Default(KINDS.TOKENS_PER_REQUEST, Severity.WARNING, Decimal(4), 15),
     Default(KINDS.REQUESTS_PER_USER, Severity.WARNING, Decimal(60), 1),
-    Default(KINDS.UNPRICED, Severity.WARNING, Decimal(1), 15),
+    Default(KINDS.UNPRICED, Severity.WARNING, Decimal(1), 60),
     Default(KINDS.ESTIMATED, Severity.WARNING, Decimal("0.2"), 60),
-    Default(KINDS.STORE_DOWN, Severity.CRITICAL, Decimal(60), 1),
-    Default(KINDS.EXPIRED, Severity.WARNING, Decimal(10), 15),
-    Default(KINDS.DRILL_OVERDUE, Severity.INFO, None, 30 * 24 * 60),
-    Default(KINDS.SILENT, Severity.CRITICAL, None, 30),
-    Default(KINDS.SWITCH, Severity.CRITICAL),
+    Default(KINDS.STORE_DOWN, Severity.CRITICAL, Decimal(60), 5),
+    Default(KINDS.EXPIRED, Severity.WARNING, Decimal(5), 15),
+    Default(KINDS.DRILL_OVERDUE, Severity.INFO),
+    Default(KINDS.SILENT, Severity.CRITICAL, Decimal(20), 15),
+    Default(KINDS.SWITCH, Severity.CRITICAL, None, 60),
 )
 
 

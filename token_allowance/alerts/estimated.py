@@ -37,19 +37,19 @@ def _finding(
     estimated, all_of_it = telling.usd(one.flagged_micros), telling.usd(one.micros)
     return Finding(
         target=target,
-        title=f"[ESTIMATED] {percent} % of the cost of {telling.short(one.name)} is charged by "
-        f"estimate: {estimated} of {all_of_it} in {minutes} minutes.",
+        title=f"{percent} % of the cost of {telling.short(one.name)} is charged by "
+        f"estimate: {estimated} of {all_of_it} in {minutes} minutes",
         model=one.model,
         value=percent,
         threshold=int(100 * share),
         unit="percent",
         since=since,
-        details={
-            "provider": one.provider,
-            "minutes": minutes,
-            "calls": one.calls,
-            "estimated_calls": one.flagged_calls,
-            "estimated_micros": one.flagged_micros,
-            "micros": one.micros,
-        },
+        details=telling.details(
+            provider=one.provider,
+            minutes=minutes,
+            calls=one.calls,
+            estimated_calls=one.flagged_calls,
+            estimated_micros=one.flagged_micros,
+            micros=one.micros,
+        ),
     )

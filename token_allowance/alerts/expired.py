@@ -10,7 +10,6 @@ import datetime as dt
 from collections.abc import Iterator
 
 from django.db.models import Count, Sum
-from django.db.models.functions import Coalesce
 
 from token_allowance import conf
 from token_allowance.alerts import telling
@@ -39,7 +38,7 @@ def find(rule: AlertRule, now: dt.datetime) -> Iterator[Finding]:
     counted = (
         rows.order_by()
         .values_list("tenant", "feature")
-        .annotate(n=Count("pk"), held=Coalesce(Sum("reserved_micros"), 0))
+        .annotate(n=Count("pk"), held=Sum("reserved_micros", default=0))
     )
     for tenant, feature, count, held in counted.order_by("-n", "tenant", "feature")[:MOST]:
         target = Target(tenant, feature)
@@ -52,13 +51,15 @@ def _finding(
 ) -> Finding:
     return Finding(
         target=str(target),
-        title=f"[EXPIRED] {telling.short(target.name)}: {telling.plural(count, 'call')} ended "
-        f"without a word in {minutes} minutes; {telling.usd(held)} was held for them.",
+        title=f"{telling.short(target.name)}: {telling.plural(count, 'call')} ended "
+        f"without a word in {minutes} minutes; {telling.usd(held)} was held for them",
         tenant=target.tenant,
         feature=target.feature,
         value=count,
         threshold=least,
         unit="calls",
         since=since,
-        details={"minutes": minutes, "held_micros": held, "on_expire": conf.current().ON_EXPIRE},
+        details=telling.details(
+            minutes=minutes, held_micros=held, on_expire=conf.current().ON_EXPIRE
+        ),
     )

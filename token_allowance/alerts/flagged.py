@@ -8,7 +8,6 @@ from functools import reduce
 from operator import or_
 
 from django.db.models import Count, Q, Sum
-from django.db.models.functions import Coalesce
 
 from token_allowance.models import Reservation
 from token_allowance.stores.rollups import NOT_BY_THE_PROVIDER
@@ -45,10 +44,10 @@ def models(
         charged.order_by()
         .values_list("provider", "model")
         .annotate(
-            Count("pk"),
-            Coalesce(Sum("cost_micros"), 0),
+            n=Count("pk"),
+            micros=Sum("cost_micros", default=0),
             flagged=Count("pk", filter=has_one),
-            flagged_micros=Coalesce(Sum("cost_micros", filter=has_one), 0),
+            flagged_micros=Sum("cost_micros", filter=has_one, default=0),
             costless=Count("pk", filter=has_one & Q(cost_micros=None)),
         )
     )

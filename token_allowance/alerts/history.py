@@ -27,7 +27,7 @@ from django.db.models import (
     Sum,
 )
 from django.db.models.expressions import Combinable
-from django.db.models.functions import Cast, Coalesce
+from django.db.models.functions import Cast
 
 from token_allowance.alerts import quarters
 from token_allowance.alerts.sums import Cell, Sums
@@ -65,11 +65,11 @@ class History:
         """The finished and charged calls that began in this stretch, from the ledger."""
         rows = self._ledger(since, until).values_list(*NAMES).order_by()
         found = rows.annotate(
-            Count("pk"),
-            Coalesce(Sum("cost_micros"), 0),
-            Coalesce(Sum(TOKENS), 0),
-            Coalesce(Sum(_square(F("cost_micros"))), 0.0),
-            Coalesce(Sum(_square(TOKENS)), 0.0),
+            n=Count("pk"),
+            micros=Sum("cost_micros", default=0),
+            tokens=Sum(TOKENS),
+            squared_micros=Sum(_square(F("cost_micros")), default=0.0),
+            squared_tokens=Sum(_square(TOKENS)),
         )
         return {(tenant, feature): Sums(*of) for tenant, feature, *of in found}
 
@@ -119,8 +119,8 @@ class History:
     @staticmethod
     def _add(found: Found, rows: QuerySet[Any], moment: F, by: Names, calls: Aggregate) -> None:
         numbered = rows.order_by().annotate(quarter=Quarter(moment)).values_list("quarter", *by)
-        sums = (calls, Coalesce(Sum("cost_micros"), 0), Sum(TOKENS))
-        for quarter, *rest in numbered.annotate(*sums):
+        summed = numbered.annotate(n=calls, micros=Sum("cost_micros", default=0), t=Sum(TOKENS))
+        for quarter, *rest in summed:
             names, figures = tuple(rest[: len(by)]), rest[len(by) :]
             found[names][int(quarter)] = Sums(*map(int, figures))
 

@@ -71,12 +71,19 @@ def _finding(
     rate = (made + refused) // minutes
     return Finding(
         target=target,
-        title=f"[BUSY] {whose} makes {rate:,} calls a minute (told from {int(threshold):,}).",
+        title=f"{whose} makes {rate:,} calls a minute",
         tenant=tenant,
         user=user,
         value=rate,
         threshold=int(threshold),
         unit="calls",
         since=since,
-        details={"minutes": minutes, "made": made, "refused": refused},
+        details=telling.details(
+            minutes=minutes,
+            made=made,
+            refused=refused,
+            sentence=f"{whose} made {telling.plural(made, 'call')} in "
+            f"{telling.plural(minutes, 'minute')}, and {refused:,} more were refused; this is told "
+            f"from {int(threshold):,} a minute on.",
+        ),
     )

@@ -51,11 +51,11 @@ def _finding(calls: int, last: dt.datetime, minutes: int) -> Finding:
     local = last.astimezone(zone(conf.current().zone_name))
     return Finding(
         target=GLOBAL,
-        title=f"[SILENT] No model call since {local:%H:%M %Z}; at this time of the week at least "
-        f"{calls:,} are usual in {minutes} minutes.",
+        title=f"No model call since {local:%H:%M %Z}; at this time of the week at least "
+        f"{calls:,} are usual in {minutes} minutes",
         value=0,
         threshold=calls,
         unit="calls",
         since=last,
-        details={"minutes": minutes, "last_call_at": last.isoformat()},
+        details=telling.details(minutes=minutes, last_call_at=last.isoformat()),
     )

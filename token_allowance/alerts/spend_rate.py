@@ -103,7 +103,7 @@ def _sum(wanted: Sequence[Mapping[int, Sums]], quarter: int) -> Sums:
 
 
 def _finding(surge: Surge, since: dt.datetime, minutes: int) -> Finding:
-    target = surge.target
+    target, name = surge.target, telling.short(surge.target.name)
     rate = telling.usd(surge.micros // minutes)
     usual = telling.usd(surge.usual_micros // minutes)
     what = "at this time of the week" if surge.by_week else "at most in the last 7 days"
@@ -112,18 +112,18 @@ def _finding(surge: Surge, since: dt.datetime, minutes: int) -> Finding:
         times = f", {surge.times:.0f}x " + ("usual" if surge.by_week else "the most in 7 days")
     return Finding(
         target=str(target),
-        title=f"[SPIKE] {telling.short(target.name)} is spending {rate} a minute{times}.",
+        title=f"{name} is spending {rate} a minute{times}",
         tenant=target.tenant,
         feature=target.feature,
         value=surge.micros,
         threshold=surge.threshold_micros,
         unit="cost",
         since=since,
-        details={
-            "minutes": minutes,
-            "usual_micros": surge.usual_micros,
-            "times": f"{surge.times:.1f}" if surge.times else None,
-            "sentence": f"In {minutes} minutes {telling.usd(surge.micros)}; "
-            f"{what} {usual} a minute.",
-        },
+        details=telling.details(
+            minutes=minutes,
+            usual_micros=surge.usual_micros,
+            times=f"{surge.times:.1f}" if surge.times else None,
+            sentence=f"{name} spent {telling.usd(surge.micros)} in {minutes} minutes, {rate} a "
+            f"minute; {what} it is {usual}.",
+        ),
     )

@@ -28,29 +28,32 @@ def find(rule: AlertRule, now: dt.datetime) -> Iterator[Finding]:
     if dead := DeadLetter.objects.using(alias).count():
         yield Finding(
             target="dead letters",
-            title=f"[LEDGER] {telling.plural(dead, 'event')} could not be written into the ledger.",
+            title=f"{telling.plural(dead, 'event')} could not be written into the ledger",
             value=dead,
             unit="events",
+            details=telling.details(),
         )
     minutes = rule.minutes or WAITING_MINUTES
     before = now - dt.timedelta(minutes=minutes)
     if kept := PendingSettlement.objects.using(alias).filter(created_at__lt=before).count():
         yield Finding(
             target="settlements",
-            title=f"[LEDGER] {telling.plural(kept, 'settlement')} could not be told to the store "
-            f"for more than {telling.plural(minutes, 'minute')}.",
+            title=f"{telling.plural(kept, 'settlement')} could not be told to the store "
+            f"for more than {telling.plural(minutes, 'minute')}",
             value=kept,
             unit="calls",
+            details=telling.details(),
         )
     calls = Reservation.objects.using(alias).filter(flagged.bears("unmetered_admission"))
     if count := calls.filter(created_at__gte=now - UNMETERED, created_at__lte=now).count():
         yield Finding(
             target="unmetered",
-            title=f"[STORE] {telling.plural(count, 'call')} admitted without the store in the "
-            "last hour: no budget was asked.",
+            title=f"{telling.plural(count, 'call')} admitted without the store in the "
+            "last hour: no budget was asked",
             value=count,
             unit="calls",
             since=now - UNMETERED,
+            details=telling.details(),
         )
 
 
@@ -62,8 +65,8 @@ def _store(most_behind: int, now: dt.datetime) -> Iterator[Finding]:
         admits = conf.current().admits_without_store
         yield Finding(
             target="store",
-            title="[STORE] The budget store cannot be asked: calls are "
-            + ("admitted unmetered." if admits else "refused."),
+            title="The budget store cannot be asked: calls are "
+            + ("admitted unmetered" if admits else "refused"),
             details={"error": str(error)[:300]},
         )
         return
@@ -71,7 +74,7 @@ def _store(most_behind: int, now: dt.datetime) -> Iterator[Finding]:
     if behind is not None and behind > most_behind:
         yield Finding(
             target="ledger",
-            title=f"[LEDGER] The ledger is {behind:,.0f} seconds behind the store: is manage.py "
+            title=f"The ledger is {behind:,.0f} seconds behind the store: is manage.py "
             "allowance drain --loop, or Celery's beat, running?",
             value=int(behind),
             threshold=most_behind,

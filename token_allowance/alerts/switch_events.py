@@ -19,7 +19,7 @@ from token_allowance.models import AlertRule, SwitchEvent
 MINUTES = 60
 MOST = 100
 NAMES = ("tenant", "user", "feature", "model")
-WORDS = {"engaged": "STOPPED", "released": "RESUMED"}
+STATES = {"engaged": "stopped", "released": "ok"}
 
 
 def find(rule: AlertRule, now: dt.datetime) -> Iterator[Finding]:
@@ -37,12 +37,12 @@ def _finding(event: SwitchEvent, now: dt.datetime) -> Finding:
     return Finding(
         target=telling.scope(values),
         window=f"event {event.pk}",
-        title=f"[{WORDS[event.action]}] {named}{part} by {event.by}{why}{_end(event, now)}",
+        title=f"{named}{part} by {event.by}{why}{_end(event, now)}",
         details={
-            "action": event.action,
+            "state_after": STATES[event.action],
             "by": event.by,
             "reason": event.reason,
-            "percent": event.percent,
+            "percent_stopped": event.percent,
             "cuts_streams": event.cuts_streams,
             "at": event.at.isoformat(),
             "ends_at": event.ends_at and event.ends_at.isoformat(),

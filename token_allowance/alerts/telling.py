@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
+from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS
 
@@ -36,6 +37,11 @@ def usd(micros: int) -> str:
 
 def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def details(**seen: Any) -> dict[str, Any]:
+    """The details of a finding whose value and threshold are no part of a budget."""
+    return {"used": None, "amount": None, **seen}
 
 
 def short(text: str, most: int = 80) -> str:

@@ -52,23 +52,24 @@ def find(rule: AlertRule, now: dt.datetime) -> Iterator[Finding]:
 def _finding(
     length: lengths.Length, threshold: Decimal, since: dt.datetime, minutes: int
 ) -> Finding:
+    name = telling.short(length.feature)
     times = length.tokens / length.usual_tokens if length.usual_tokens else 0
     return Finding(
         target=str(Target(feature=length.feature)),
-        title=f"[LONG] {telling.short(length.feature)} uses {length.tokens:,} tokens a call, "
-        f"{times:.1f}x usual ({length.usual_tokens:,}).",
+        title=f"{name} uses {length.tokens:,} tokens a call, {times:.1f}x usual",
         feature=length.feature,
         value=length.tokens,
         threshold=length.usual_tokens,
         unit="tokens",
         since=since,
-        details={
-            "minutes": minutes,
-            "calls": length.calls,
-            "usual_tokens": length.usual_tokens,
-            "z": f"{length.z:.1f}",
-            "least_z": f"{threshold:f}",
-            "sentence": f"The mean of {telling.plural(length.calls, 'call')} in {minutes} minutes; "
-            f"{length.z:.1f} standard deviations above the usual.",
-        },
+        details=telling.details(
+            minutes=minutes,
+            calls=length.calls,
+            usual_tokens=length.usual_tokens,
+            z=f"{length.z:.1f}",
+            least_z=f"{threshold:f}",
+            sentence=f"The {length.calls:,} calls of {name} in {minutes} minutes used "
+            f"{length.tokens:,} tokens each, where {length.usual_tokens:,} are usual "
+            f"({length.z:.1f} standard deviations).",
+        ),
     )

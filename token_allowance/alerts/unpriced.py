@@ -32,18 +32,17 @@ def _finding(one: flagged.Flagged, least: int, since: dt.datetime, minutes: int)
     counted = "its cost is not counted" if free else "the fallback price is charged"
     return Finding(
         target=telling.scope({"provider": one.provider, "model": one.model}),
-        title=f"[NO PRICE] {telling.short(one.name)} has no price: {calls} in {minutes} minutes, "
-        f"{counted}. {REMEDY}",
+        title=f"{telling.short(one.name)} has no price: {calls} in {minutes} minutes, {counted}",
         model=one.model,
         value=one.flagged_calls,
         threshold=least,
         unit="calls",
         since=since,
-        details={
-            "provider": one.provider,
-            "minutes": minutes,
-            "calls_without_cost": free,
-            "calls_by_fallback_price": one.flagged_calls - free,
-            "sentence": REMEDY,
-        },
+        details=telling.details(
+            provider=one.provider,
+            minutes=minutes,
+            calls_without_cost=free,
+            calls_by_fallback_price=one.flagged_calls - free,
+            sentence=f"{telling.short(one.name)} has no price, {counted}. {REMEDY}",
+        ),
     )
