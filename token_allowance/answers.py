@@ -6,14 +6,16 @@ import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from token_allowance import blocking, calibration, conf, contexts, threads
 from token_allowance.bills import Account
+from token_allowance.exceptions import SwitchEngaged
 from token_allowance.providers.adapter import Adapter, Reader, Report
 from token_allowance.providers.ndjson import LineFramer
 from token_allowance.providers.sse import Frame, Framer
 from token_allowance.reservations import Reservation
+from token_allowance.streams import Stream, watch
 from token_allowance.usage import Usage
 
 FRAMERS: dict[str, type[Framer | LineFramer]] = {
@@ -48,6 +50,15 @@ class Answering(Protocol):
         """Is nothing left to be done, whatever may still pass?"""
         ...
 
+    @property
+    def refusal(self) -> SwitchEngaged | None:
+        """What its reader is to be told if it was cut."""
+        ...
+
+    def leave(self) -> None:
+        """Its connection is about to be given back, so nobody may touch it any more."""
+        ...
+
     def feed(self, chunk: bytes) -> bytes: ...
 
     def rest(self) -> bytes: ...
@@ -73,6 +84,7 @@ class Answer:
         headers: Mapping[str, str],
         *,
         hides_usage: bool,
+        extensions: Mapping[str, Any] | None = None,
     ) -> None:
         self.reservation = reservation
         self.adapter = adapter
@@ -88,14 +100,32 @@ class Answer:
         self._framer = (framer or Framer)()
         self._body = bytearray()
         self._extended_at = time.monotonic()
+        self._stream: Stream | None = None
+        if self._streams and status < 400:
+            self._stream = Stream(reservation.plan, extensions or {})
+            watch().enter(self._stream)
 
     @property
     def over(self) -> bool:
         """Is nothing left to be done, whatever may still pass?"""
         return self.reservation.finished or self.reservation.deferred
 
+    @property
+    def refusal(self) -> SwitchEngaged | None:
+        return self._stream.refusal if self._stream else None
+
+    def leave(self) -> None:
+        if self._stream is not None:
+            watch().leave(self._stream)
+
     def feed(self, chunk: bytes) -> bytes:
-        """Read a chunk; returns what the caller shall see of it."""
+        """Read a chunk; returns what the caller shall see of it. Raises SwitchEngaged if cut."""
+        shown = self._fed(chunk)  # what was sent is charged, also where it came too late
+        if self.refusal is not None:
+            raise self.refusal
+        return shown
+
+    def _fed(self, chunk: bytes) -> bytes:
         if self._decode is None:
             return chunk
         try:
@@ -112,12 +142,18 @@ class Answer:
         return shown if self.hides_usage else chunk
 
     def rest(self) -> bytes:
-        """What was kept back when the body ended; to be sent before the end."""
+        """What was kept back when the body ended; to be sent before the end.
+
+        Raises SwitchEngaged if that end was our doing.
+        """
+        if self.refusal is not None:
+            raise self.refusal
         shown = self._read(self._framer.end())
         return shown if self.hides_usage else b""
 
     def ended(self) -> None:
         """The body was read to its end."""
+        self.leave()
         if len(self._body) > AT_ONCE_BYTES:
             blocking.check()
         if self._decode is None:
@@ -129,8 +165,11 @@ class Answer:
 
     def closed(self, *flags: str) -> None:
         """The caller left before the end: an SDK that retries does not read an error's body."""
+        self.leave()
+        if self.refusal is not None:
+            flags = (*flags, "cut")
         if self._decode is None:
-            self._unreadable()
+            self._unreadable(*flags)
         elif self._body:
             self._settle_whole(self.adapter.response(bytes(self._body)))
         elif self.status >= 400:
@@ -141,9 +180,12 @@ class Answer:
             self.reservation.settle_estimate("uncertain", *flags, request_id=self.request_id)
 
     def failed(self) -> None:
-        """The connection broke."""
+        """The connection broke, or was cut by a switch."""
+        self.leave()
         report = self._reader.report()
-        if self.status >= 400:
+        if self.refusal is not None:
+            self.closed()
+        elif self.status >= 400:
             self.reservation.release()
         elif self._streams and (report.delivered or report.input_reported or report.usage):
             self._settle_stream(report, ended=False)
@@ -163,11 +205,12 @@ class Answer:
                 shown += b"\n"
         return bytes(shown)
 
-    def _unreadable(self) -> None:
+    def _unreadable(self, *flags: str) -> None:
         if self.status >= 400:
-            self.reservation.release()
+            self.reservation.release(*flags)
         else:
-            self.reservation.settle_estimate("estimated", "unparsed", request_id=self.request_id)
+            flags = ("estimated", "unparsed", *flags)
+            self.reservation.settle_estimate(*flags, request_id=self.request_id)
 
     def _settle_whole(self, report: Report) -> None:
         if report.usage is None and (

@@ -7,11 +7,12 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from token_allowance import conf, refusal_counts, settlements, threads, waiting
+from token_allowance import conf, refusal_counts, settlements, streams, threads, waiting
 from token_allowance.attribution import Charge, charge_to
+from token_allowance.bills import Account
 from token_allowance.decisions import reserve, reserving
 from token_allowance.endings import aend
-from token_allowance.exceptions import ReservationError
+from token_allowance.exceptions import ReservationError, SwitchEngaged
 from token_allowance.limits import checked_identifier
 from token_allowance.plans import Attempt
 from token_allowance.providers.rewriting import Change
@@ -57,6 +58,7 @@ class call:
         self._charge_to = charge_to(tenant=tenant, user=user, session=session, feature=feature)
         self._reservation: Reservation | None = None
         self._recorded: Usage | None = None
+        self._refusal: SwitchEngaged | None = None
         self._left = False
 
     @property
@@ -92,7 +94,9 @@ class call:
         self._recorded = usage if self._recorded is None else self._recorded + usage
 
     def extend(self, usage: Usage = NO_USAGE, *, seconds: float | None = None) -> None:
-        """Hold more, or for longer. Raises AllowanceExceeded if a budget has no room for it."""
+        """Hold more, or for longer. Raises AllowanceExceeded if a budget has no room for it, and
+        SwitchEngaged under a switch that cuts what is under way.
+        """
         self._check_open()
         threads.call(lambda: self._extend(usage, seconds))
 
@@ -104,6 +108,9 @@ class call:
         made = self.reservation
         attempt, attribution = made.plan.attempt, made.plan.attribution
         with refusal_counts.counted(attempt.provider, attempt.model, attribution):
+            self._refusal = streams.refusal(made.plan)
+            if self._refusal is not None:
+                raise self._refusal
             made.extend(usage, seconds=seconds)
 
     def release(self) -> None:
@@ -147,7 +154,8 @@ class call:
         if reservation.finished or reservation.deferred:
             return
         if self._recorded is not None:
-            reservation.settle(self._recorded)
+            cut = ("interrupted", "cut") if error and error is self._refusal else ()
+            reservation.settle_account(Account(usage=self._recorded, flags=cut))
         elif reservation.repeated:
             reservation.leave()  # the first call may be in flight: it ends itself
         elif error is None:

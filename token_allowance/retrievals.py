@@ -33,6 +33,7 @@ class Fetched:
     """Reads a fetched answer as it passes; settles its call if it tells what was used."""
 
     hides_usage = False
+    refusal = None  # what was made in the background is there already
 
     def __init__(self, row: Row, adapter: Adapter, status: int, headers: Mapping[str, str]) -> None:
         self.row = row
@@ -61,6 +62,9 @@ class Fetched:
 
     def rest(self) -> bytes:
         return b""
+
+    def leave(self) -> None:
+        """No switch looks at it."""
 
     def ended(self) -> None:
         if self.over:

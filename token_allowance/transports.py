@@ -90,12 +90,14 @@ def _sync_stream(hx: ModuleType) -> Any:
             except GeneratorExit:
                 threads.finish(self.answer.closed)
                 raise
-            except BaseException:
+            except BaseException as error:
                 threads.finish(self.answer.failed)
+                _explain(error, self.answer)
                 raise
             threads.finish(self.answer.ended)
 
         def close(self) -> None:
+            self.answer.leave()
             try:
                 self.inner.close()
             finally:
@@ -162,10 +164,12 @@ def _async_stream(hx: ModuleType) -> Any:
             except BaseException as error:
                 cancelled = not isinstance(error, Exception)
                 await aend(self.answer.closed if cancelled else self.answer.failed)
+                _explain(error, self.answer)
                 raise
             await aend(self.answer.ended)
 
         async def aclose(self) -> None:
+            self.answer.leave()
             try:
                 await self.inner.aclose()
             finally:
@@ -225,11 +229,18 @@ class _abandoned:
     close: Any
 
     def __call__(self) -> None:
+        self.answer.leave()
         try:
             if self.close is not None:
                 self.close()
         finally:
             self.answer.closed("abandoned")
+
+
+def _explain(error: BaseException, answer: Answering) -> None:
+    """Raise what the reader is told of a stream that a switch has cut, not how that looks here."""
+    if answer.refusal is not None and isinstance(error, Exception):
+        raise answer.refusal from None
 
 
 def _answer(reservation: Reservation, call: ModelCall, response: Any) -> Answer:
@@ -239,6 +250,7 @@ def _answer(reservation: Reservation, call: ModelCall, response: Any) -> Answer:
         response.status_code,
         response.headers,
         hides_usage=call.body is not None,
+        extensions=response.extensions,
     )
     tell(response, reservation, decoded=answer.hides_usage)
     return answer
