@@ -74,6 +74,12 @@ def deliver(now: dt.datetime) -> int:
     return outbox.deliver(now)
 
 
+def drill(now: dt.datetime) -> int:
+    from token_allowance import drills
+
+    return int(drills.run_due(now) is not None)
+
+
 def sync_prices(now: dt.datetime) -> int:
     from token_allowance.prices import bundled, dated
 
@@ -101,6 +107,7 @@ JOBS = (
     Job("fold_spend", MINUTE_SECONDS, fold, counted("quarter of an hour", "summed anew")),
     Job("evaluate_alerts", MINUTE_SECONDS, evaluate, counted("alert", "fired")),
     Job("deliver", 10.0, deliver, counted("message", "sent"), slow=True),
+    Job("drill", MINUTE_SECONDS, drill, counted("drill", "made"), slow=True),
     Job("verify_spend", DAY_SECONDS, verify, counted("quarter of an hour", "mended"), slow=True),
     Job("sync_prices", DAY_SECONDS, sync_prices, counted("price", "added"), slow=True),
 )

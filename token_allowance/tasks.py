@@ -65,6 +65,12 @@ def deliver() -> int:
     return run("deliver")
 
 
+@shared_task(name="token_allowance.drill", ignore_result=True)  # type: ignore[untyped-decorator]
+def drill() -> int:
+    """Make the drill that is due, if one is; how many were made. It takes seconds."""
+    return run("drill")
+
+
 @shared_task(name="token_allowance.verify_spend", ignore_result=True)  # type: ignore[untyped-decorator]
 def verify_spend() -> int:
     """Compare the roll-ups of the last days with the ledger; how many were mended."""

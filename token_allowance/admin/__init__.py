@@ -5,6 +5,7 @@ from __future__ import annotations
 from token_allowance.admin.adjustments import AdjustmentAdmin
 from token_allowance.admin.alert_rules import AlertRuleAdmin
 from token_allowance.admin.alerts import AlertAdmin
+from token_allowance.admin.channels import ChannelAdmin, DeliveryAdmin
 from token_allowance.admin.degrade import DegradeRuleAdmin
 from token_allowance.admin.drills import DrillAdmin
 from token_allowance.admin.ledger import ReservationAdmin
@@ -20,8 +21,10 @@ __all__ = [
     "AdjustmentAdmin",
     "AlertAdmin",
     "AlertRuleAdmin",
+    "ChannelAdmin",
     "DeadLetterAdmin",
     "DegradeRuleAdmin",
+    "DeliveryAdmin",
     "DrillAdmin",
     "HourlySpendAdmin",
     "LimitAdmin",

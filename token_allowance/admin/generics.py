@@ -11,6 +11,7 @@ from django.core.paginator import Paginator
 if TYPE_CHECKING:
     from token_allowance.models import (
         Alert,
+        Channel,
         DegradeRule,
         Delivery,
         Limit,
@@ -29,11 +30,13 @@ if TYPE_CHECKING:
     Increases = admin.StackedInline[LimitIncrease, Limit]
     PriceModelForm = forms.ModelForm[Price]
     DegradeModelForm = forms.ModelForm[DegradeRule]
+    ChannelModelForm = forms.ModelForm[Channel]
     AnyPaginator = Paginator[Any]
 else:
     ModelAdmin = admin.ModelAdmin
     SwitchEvents = Deliveries = admin.TabularInline
     Increases = admin.StackedInline
     LimitModelForm = PriceModelForm = IncreaseModelForm = DegradeModelForm = forms.ModelForm
+    ChannelModelForm = forms.ModelForm
     IncreaseFormSet = forms.BaseInlineFormSet
     AnyPaginator = Paginator

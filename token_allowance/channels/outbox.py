@@ -102,7 +102,16 @@ def clock_from(now: dt.datetime) -> Clock:
     return lambda: now + dt.timedelta(seconds=time.monotonic() - started)
 
 
-def claim(now: dt.datetime, using: str, without: Iterable[int] = ()) -> Delivery | None:
+def deliver_one(delivery: Delivery, now: dt.datetime) -> bool:
+    """Send this one now, if nobody else is at it; whether it was sent. RuntimeError as above."""
+    using = delivery._state.db or alias()
+    found = claim(now, using, only=delivery.pk)
+    return found is not None and send(found, clock_from(now), using)
+
+
+def claim(
+    now: dt.datetime, using: str, without: Iterable[int] = (), only: int | None = None
+) -> Delivery | None:
     """The next delivery that is due, with the right to send it for a while; None: there is none.
 
     ``attempts`` counts claims, so whoever has seen the same row and comes second finds it changed.
@@ -111,6 +120,7 @@ def claim(now: dt.datetime, using: str, without: Iterable[int] = ()) -> Delivery
     free = Q(claimed_until=None) | Q(claimed_until__lte=now)
     wanted = Q(channel__is_active=True) | Q(event=Delivery.Events.TEST)
     due = rows.filter(free, wanted, state=PENDING, next_at__lte=now).exclude(channel__in=without)
+    due = due if only is None else due.filter(pk=only)
     until = now + dt.timedelta(seconds=CLAIM_SECONDS)
     for found in due.select_related("channel").order_by("next_at", "id")[:CANDIDATES]:
         seen = rows.filter(pk=found.pk, state=PENDING, attempts=found.attempts)
