@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from token_allowance import conf, leases
 from token_allowance.management.subcommands import doctor, rebuild
-from token_allowance.models import DegradeRule, Limit, ModelAlias, Price, Reservation, Switch
+from token_allowance.models import DegradeRule, Drill, Limit, ModelAlias, Price, Reservation, Switch
 from token_allowance.stores.base import Drift
 
 pytestmark = pytest.mark.django_db
@@ -146,8 +146,9 @@ def test_doctor_is_content(settings):
     price()
     Limit.objects.create(tenant="*", amount=1)
     DegradeRule.objects.create(from_model="*", max_output_tokens=100)
+    Drill.objects.create(tenant="internal", processes=4, by="ana", slo_ms=5_000, passed=True)
     lines = run("doctor").splitlines()
-    assert [line.split()[0] for line in lines] == ["ok"] * 5
+    assert [line.split()[0] for line in lines] == ["ok"] * 6
 
 
 def test_doctor_fails_with_sentences(settings):

@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -458,3 +460,25 @@ def test_the_endpoint_answers_on_loopback_and_counts() -> None:
             assert answer.json()["usage"]["total_tokens"] == 2
         assert client.post(endpoint.url, content=b"x" * 70_000).status_code == 413
         assert endpoint.calls == 2
+
+
+def told(*words: str) -> str:
+    out = StringIO()
+    with suppress(CommandError):  # doctor may find other problems
+        call_command("allowance", *words, stdout=out)
+    return out.getvalue()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_status_and_doctor_say_when_the_last_drill_was_and_how_it_went() -> None:
+    assert "warning  The kill switch was never drilled" in told("doctor")
+    assert "Drill: The kill switch was never drilled" in told("status")
+    row = {"tenant": "internal", "processes": 4, "by": "ana", "slo_ms": 5_000, "effect_ms": 1_234}
+    now = timezone.now()
+    Drill.objects.create(**row, passed=True, started_at=now - dt.timedelta(days=40))
+    assert "passed, first refusal after 1,234 ms; that is more than 30 days ago" in told("doctor")
+    Drill.objects.create(**row, passed=True, started_at=now - dt.timedelta(days=20))
+    assert "ok       The drill of " in told("doctor")
+    Drill.objects.create(**row, passed=False, error="no call was refused", started_at=now)
+    assert "problem  The drill of " in told("doctor")
+    assert "(tenant internal) failed, first refusal after 1,234 ms: no call was" in told("status")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from django.apps import apps
@@ -14,7 +15,9 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from token_allowance import conf, limits
+from token_allowance.drills import plan
 from token_allowance.exceptions import StoreUnavailable
+from token_allowance.management import drilled
 from token_allowance.models import (
     DeadLetter,
     DegradeRule,
@@ -160,7 +163,7 @@ def only_sessions() -> Iterator[Finding]:
 
 
 def prices() -> Iterator[Finding]:
-    if Price.objects.exists():
+    if Price.objects.exclude(provider=plan.NAME).exists():
         yield "ok", "There are prices."
     else:
         yield "problem", "There are no prices: run manage.py allowance sync-prices."
@@ -245,6 +248,12 @@ def observed_calls() -> Iterator[Finding]:
         )
 
 
+def last_drill() -> Iterator[Finding]:
+    """Does the kill switch work? Only who has tried knows."""
+    with suppress(StoreUnavailable, conf.ConfigurationError, ImportError):  # said above
+        yield drilled.finding(timezone.now())
+
+
 CHECKS = (
     settings,
     store,
@@ -260,4 +269,5 @@ CHECKS = (
     ladder,
     unpriced_steps,
     observed_calls,
+    last_drill,
 )

@@ -59,7 +59,7 @@ def run(out: OutputWrapper, options: dict[str, Any]) -> None:
     except (drills.CannotDrill, ValueError) as error:
         raise CommandError(f"Cannot drill: {error}.") from error
     except KeyboardInterrupt as error:
-        raise CommandError("Interrupted: the switch of the drill is not engaged any more.", returncode=130) from error
+        raise CommandError("Interrupted; its switch is released.", returncode=130) from error
     report(out, drill)
 
 

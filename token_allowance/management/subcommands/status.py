@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from token_allowance import conf
 from token_allowance.exceptions import StoreUnavailable
-from token_allowance.management import fullest, targets
+from token_allowance.management import drilled, fullest, targets
 from token_allowance.models import (
     DeadLetter,
     Limit,
@@ -49,6 +49,7 @@ def run(out: OutputWrapper, options: dict[str, Any]) -> None:
     if ledger := outbox():
         out.write(f"Ledger: {ledger}")
     budgets(out, now)
+    out.write(f"Drill: {drilled.finding(now)[1]}")
 
 
 def switches(out: OutputWrapper) -> None:
