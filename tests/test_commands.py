@@ -258,6 +258,18 @@ def test_doctor_names_a_cheaper_model_without_a_price(settings):
     assert "Degrade rule every model → cheap: cheap has no price" in out.getvalue()
 
 
+def test_doctor_warns_of_a_step_to_a_dearer_model(settings):
+    settings.TOKEN_ALLOWANCE = {}
+    price(model="big", input_mtok=2, output_mtok=8)
+    price(model="small", input_mtok=Decimal("0.5"), output_mtok=8)
+    rule = DegradeRule.objects.create(from_model="big", to_model="small")
+    DegradeRule.objects.create(from_model="*", to_model="big")
+    assert "no cheaper" not in run("doctor")
+    price(model="other", input_mtok=2, output_mtok=8)
+    DegradeRule.objects.filter(pk=rule.pk).update(to_model="other")
+    assert "Degrade rule big → other: at acme other is no cheaper." in run("doctor")
+
+
 def test_doctor_before_migrate_names_the_command(monkeypatch):
     monkeypatch.setattr(doctor, "tables", lambda alias: ["auth_user"])
     with pytest.raises(CommandError, match=r"run manage\.py migrate"):

@@ -16,7 +16,7 @@ from django.urls import path
 
 from project.provider import FIXED_COST, Provider
 from token_allowance import allowance, conf
-from token_allowance.models import Limit, Price, Reservation
+from token_allowance.models import DegradeRule, Limit, Price, Reservation
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -40,6 +40,8 @@ def test_the_code_blocks_run(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(provider.log()) == 2
     namespace["client"].close()
     assert Limit.objects.count() == 3
+    assert Limit.objects.get(feature="agent").degrade_at == 80
+    assert DegradeRule.objects.count() == 2
     charged = Reservation.objects.filter(state="settled").order_by("id")
     assert [row.feature for row in charged] == ["support-chat", "digest", ""]
     assert charged[2].cost_micros == 719  # as the comment beside call.record says

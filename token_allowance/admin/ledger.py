@@ -22,7 +22,7 @@ NAMED: dict[str, Any] = {name: names.column(name) for name in limits.DIMENSIONS}
 SHOWN = ["time", "flags_shown", "reserved", "settled", "difference", "sum_shown", "took"]
 RECENT = 1_000  # calls whose features are offered as a filter: the whole table is never read
 FLAGS = ("would_refuse", "unattributed", "unpriced", "estimated", "uncertain", "interrupted",
-         "late", "conflict")  # fmt: skip
+         "late", "conflict", "degraded", "not_degraded")  # fmt: skip
 FLAGGED_AMONG = 20_000
 SPANS = {"15m": ("last 15 minutes", 15), "hour": ("last hour", 60), "day": ("last 24 hours", 1440)}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -11,23 +11,22 @@ from django.apps import apps
 from django.conf import settings as django_settings
 from django.core.management.base import CommandError, OutputWrapper
 from django.db import connections, router
-from django.db.models import F, Q
+from django.db.models import Q
 from django.utils import timezone
 
 from token_allowance import conf, limits
 from token_allowance.drills import plan
 from token_allowance.exceptions import StoreUnavailable
+from token_allowance.management import ladders
 from token_allowance.management import drilled
 from token_allowance.models import (
     DeadLetter,
-    DegradeRule,
     Limit,
     ModelAlias,
     PendingSettlement,
     Price,
     Reservation,
 )
-from token_allowance.names import family
 from token_allowance.prices import matching
 
 HELP = "Look for what would keep a budget from holding; fails if something is broken."
@@ -184,55 +183,6 @@ def unpriced_calls() -> Iterator[Finding]:
         yield "problem", f"{provider} {model} has no price; calls in 7 days: {count:,}."
 
 
-def ladder() -> Iterator[Finding]:
-    """Is there a step for what limits make cheaper, before they refuse?"""
-    rules = list(DegradeRule.objects.filter(is_active=True))
-    unexpired = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
-    acting = Limit.objects.filter(unexpired, is_active=True, degrade_at__isnull=False)
-    idle = [limit for limit in acting.exclude(mode="observe") if not any(_acts(rules, limit))]
-    if idle and not rules:
-        count = f"{len(idle):,} limits have" if len(idle) > 1 else "One limit has"
-        yield (
-            "warning",
-            f"{count} a level from which calls become cheaper, and no degrade rule is in force: "
-            "they are served in full until they are refused. Add a degrade rule, or empty "
-            "degrade_at.",
-        )
-    for limit in idle[:SHOWN] if rules else ():
-        yield (
-            "warning",
-            f"{limit}: at {limit.degrade_at} % calls should become cheaper, and no degrade rule "
-            "is for any of them.",
-        )
-    late = F("hard_stop_percent")
-    for limit in acting.filter(degrade_at__gte=late, amount__gt=0)[:SHOWN]:
-        yield "warning", f"{limit}: calls are refused before they become cheaper."
-
-
-def _acts(rules: Iterable[DegradeRule], limit: Limit) -> Iterator[bool]:
-    """For each rule: can it change a call that this limit covers?"""
-    every = ("", limits.EACH)
-    for rule in rules:
-        model = limit.model if limit.model not in every else rule.from_model
-        names_it = rule.from_model == limits.EACH or family(rule.from_model) == family(model)
-        elsewhere = rule.feature and limit.feature not in (*every, rule.feature)
-        is_it = bool(rule.to_model) and family(rule.to_model) == family(model)
-        yield names_it and not elsewhere and not (is_it and rule.max_output_tokens is None)
-
-
-def unpriced_steps() -> Iterator[Finding]:
-    """A model without a price serves no call whose cost is limited."""
-    if not Limit.objects.filter(is_active=True, unit=limits.Unit.COST).exists():
-        return
-    for rule in DegradeRule.objects.filter(is_active=True).exclude(to_model=""):
-        if not matching.priced(rule.to_model):
-            yield (
-                "problem",
-                f"Degrade rule {rule}: {rule.to_model} has no price, so calls whose cost is "
-                "limited are not degraded.",
-            )
-
-
 def observed_calls() -> Iterator[Finding]:
     """What enforcing would have meant, among the newest calls (case C89)."""
     since = timezone.now() - matching.LOOKED_BACK
@@ -266,8 +216,9 @@ CHECKS = (
     prices,
     unpriced_limits,
     unpriced_calls,
-    ladder,
-    unpriced_steps,
+    ladders.idle,
+    ladders.unpriced,
+    ladders.dear,
     observed_calls,
     last_drill,
 )
