@@ -104,11 +104,11 @@ def ended(number: int) -> str:
 JOBS = (
     Job("drain", 5.0, drain, counted("event", "written into the ledger")),
     Job("expire_reservations", MINUTE_SECONDS, expire, ended),
-    Job("fold_spend", MINUTE_SECONDS, fold, counted("quarter of an hour", "summed anew")),
+    Job("fold_spend", MINUTE_SECONDS, fold, counted("quarter-hour", "summed anew")),
     Job("evaluate_alerts", MINUTE_SECONDS, evaluate, counted("alert", "fired")),
     Job("deliver", 10.0, deliver, counted("message", "sent"), slow=True),
     Job("drill", MINUTE_SECONDS, drill, counted("drill", "made"), slow=True),
-    Job("verify_spend", DAY_SECONDS, verify, counted("quarter of an hour", "mended"), slow=True),
+    Job("verify_spend", DAY_SECONDS, verify, counted("quarter-hour", "mended"), slow=True),
     Job("sync_prices", DAY_SECONDS, sync_prices, counted("price", "added"), slow=True),
 )
 
