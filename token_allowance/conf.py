@@ -49,6 +49,8 @@ class Settings:
     EXCEEDED_STATUS: int = 429  # or 402
     # callable(dimension, value) -> name, (name, URL) or None: what staff see beside a key
     LABELS: str | Callable[..., Any] | None = None
+    STAFF_TENANT_FILTER: str | Callable[..., Any] | None = None  # callable(user) -> tenants or None
+    BASE_TEMPLATE: str | None = None  # what the dashboard extends; None: the admin's, or its own
     DRILL: Mapping[str, Any] = field(default_factory=dict)  # the keys of DRILLS
     METRICS: tuple[str, ...] = ()  # exporters to feed: "prometheus", "opentelemetry"
     METRICS_TOKEN: str | None = None  # what a scraper must send as its bearer token

@@ -40,7 +40,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "ON_EXPIRE": ("release", "charge"),
     "EXCEEDED_STATUS": (429, 402),
 }
-CALLABLES = ("ATTRIBUTION", "LABELS")
+CALLABLES = ("ATTRIBUTION", "LABELS", "STAFF_TENANT_FILTER")
 EXPORTERS = ("prometheus", "opentelemetry")
 INNER_KEYS = {
     "STORE": ("BACKEND", "OPTIONS"),

@@ -1,0 +1,12 @@
+"""The dashboard's addresses. Mount them where staff look for them: ``path("allowance/", …)``."""
+
+from __future__ import annotations
+
+from django.urls import URLPattern, path
+
+from token_allowance_dashboard.screens import spend
+
+app_name = "token_allowance_dashboard"
+urlpatterns: list[URLPattern] = [
+    path("spend/", spend.spend, name="spend"),
+]
