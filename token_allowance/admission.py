@@ -16,6 +16,7 @@ from django.utils import timezone
 from token_allowance import conf, levels, policy, refusal_counts, threads
 from token_allowance.attribution import Charge, charge_to, current
 from token_allowance.bodies import charged
+from token_allowance.decisions import obey_known_switches
 from token_allowance.entries import new_id
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.limits import NOTHING, Attribution, Budget, Limit, apply
@@ -177,9 +178,10 @@ def _admit_if_known(charge: Charge, attribution: Attribution, model: str) -> Non
     with refusal_counts.counted("", model, attribution):
         try:
             _admit(charge, attribution, model)
-        except StoreUnavailable:
+        except StoreUnavailable as error:
             if not conf.current().admits_without_store:
                 raise
+            obey_known_switches(attribution, model, error)
 
 
 def _admit(charge: Charge, attribution: Attribution, model: str) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
+from django.db import Error as DatabaseError
 from django.utils import timezone
 
 from token_allowance import conf, degradation, leases, policy, runs, settlements, tries
@@ -19,9 +21,9 @@ from token_allowance.exceptions import (
 )
 from token_allowance.limits import Attribution
 from token_allowance.metrics import RESERVE_SECONDS, timed
-from token_allowance.plans import Attempt, Plan, blind, plan
+from token_allowance.plans import Attempt, Plan, blind, plan, stopped
 from token_allowance.refusal_counts import counted
-from token_allowance.refusals import refused
+from token_allowance.refusals import refused, used_up
 from token_allowance.reservations import Reservation
 from token_allowance.stores.base import Outcome
 from token_allowance.tries import Try
@@ -53,9 +55,10 @@ def reserving(
     with counted(attempt.provider, attempt.model, attribution), timed(RESERVE_SECONDS):
         try:
             return (yield from _decided(attempt, attribution, charge, place))
-        except StoreUnavailable:
+        except StoreUnavailable as error:
             if not conf.current().admits_without_store:
                 raise
+            obey_known_switches(attribution, attempt.model, error)
             logger.warning("token_allowance: the store is down; a call is admitted unmetered")
             reservation = Reservation(blind(attempt, attribution), charge, timezone.now())
             reservation.take_from_runs(reservation.amounts)
@@ -68,7 +71,7 @@ def _decided(
     """The loop. Only what is yielded reaches the counters; whatever may block is outside of it."""
     store, now = conf.store(), timezone.now()
     first = decided = policy.current() if store.checks_version else policy.confirmed()
-    expires, descends = True, False
+    expires, may_degrade, descends = True, True, False
     for _ in range(TRIES):
         with runs.writing(charge.runs):
             planned, decided = _plan(attempt, attribution, charge, decided, now)
@@ -82,7 +85,7 @@ def _decided(
                 request,
                 ticket=ticket,
                 confirmed=decided is not first,
-                may_degrade=bool(decided.ladder) and not descends,
+                may_degrade=may_degrade and bool(decided.ladder),
             )
             reservation.take_from_runs(reservation.amounts)
             try:
@@ -100,16 +103,43 @@ def _decided(
         if repeat:
             continue
         if decision.outcome is Outcome.STALE:
-            decided, descends = policy.reload(decided), False  # its levels may be others
+            decided = policy.reload(decided)
+            may_degrade, descends = True, False  # its levels may be others
             continue
         if decision.outcome is Outcome.DEGRADE:
-            descends = True
+            may_degrade, descends = False, not used_up(request, decision.rooms)
             continue
         looks = expires and not decision.rank and (place is None or place.looks_for_expired())
         if not looks or not leases.expire_due(decision.rooms, now):
             raise refused(request, decision, attribution, charge)
         expires = False
     raise StoreUnavailable("The limits are being changed faster than a call can be checked.")
+
+
+def obey_known_switches(attribution: Attribution, model: str, error: StoreUnavailable) -> None:
+    """Raise SwitchEngaged if such calls are stopped, as far as is known while a store is down.
+
+    Raises the store's own error where nothing is known and calls are not only observed (case C96).
+    """
+    settings, now = conf.current(), timezone.now()
+    if settings.MODE == "observe":
+        return
+    decided = policy.known()
+    if not isinstance(error.__cause__, DatabaseError):  # then the database may know more
+        with suppress(StoreUnavailable):
+            decided = policy.confirmed()
+    if decided is None:
+        raise error
+    switch = decided.engaged({**attribution.as_dict(), "model": decided.model(model)}, now)
+    if switch is not None and not _observed(decided, attribution.tenant):
+        raise stopped(switch, now)
+
+
+def _observed(decided: policy.Policy, tenant: str) -> bool:
+    try:
+        return decided.tenant(tenant).observe
+    except StoreUnavailable:
+        return False
 
 
 def _apply_waiting(admitted: Reservation) -> None:

@@ -191,6 +191,12 @@ def _until(limits: Iterable[Limit], budgets: Iterable[Budget], now: dt.datetime)
     return min((end for end in ends if end is not None and end > now), default=NEVER)
 
 
+def _place() -> tuple[str, str, str]:
+    """What a policy is loaded from: alias and name of the database, and the zone of its windows."""
+    alias = getattr(conf.store(), "alias", DEFAULT_DB_ALIAS)
+    return alias, str(connections.settings[alias]["NAME"]), conf.current().zone_name
+
+
 class _Current:
     """The policy of this process, per database; one thread loads, the others wait for it."""
 
@@ -200,16 +206,18 @@ class _Current:
         self._policy: Policy | None = None
 
     def get(self, *, newer_than: int | None = None) -> Policy:
-        alias = getattr(conf.store(), "alias", DEFAULT_DB_ALIAS)
-        key = (alias, connections.settings[alias]["NAME"], conf.current().zone_name)
+        key = _place()
         policy = self._policy
         if policy is not None and self._key == key and policy.version != newer_than:
             return policy
         blocking.check()
         with self._lock:
             if self._policy is None or self._key != key or self._policy.version == newer_than:
-                self._policy, self._key = Policy(alias), key
+                self._policy, self._key = Policy(key[0]), key
             return self._policy
+
+    def known(self) -> Policy | None:
+        return self._policy if self._key == _place() else None
 
     def confirmed(self) -> Policy:
         """The policy, its version read from the database now."""
@@ -224,6 +232,11 @@ _current = _Current()
 def current() -> Policy:
     """The policy as last loaded; for stores that compare the version themselves."""
     return _current.get()
+
+
+def known() -> Policy | None:
+    """The policy as last loaded, without asking anybody; None if there is none."""
+    return _current.known()
 
 
 def reload(stale: Policy) -> Policy:

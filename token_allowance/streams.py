@@ -138,7 +138,9 @@ def _decided() -> Policy:
     try:
         return policy.confirmed()
     except Exception:
-        return policy.current()
+        if (known := policy.known()) is None:
+            raise
+        return known
 
 
 def _may_look() -> bool:
