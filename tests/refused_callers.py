@@ -1,7 +1,8 @@
 """A process whose calls are refused: ``python -m tests.refused_callers``.
 
 Its first line of standard input says where the databases and the store are; each further one is a
-number of calls, which it answers with how many were refused. It ends when its input does.
+number of calls, which it answers with how many were refused, or the same for a child to be forked.
+It ends when its input does.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,6 +85,20 @@ def call(number: int) -> bool:
         return True
 
 
+def calls(number: int) -> int:
+    return sum(call(place) for place in range(number))
+
+
+def forked(number: int) -> int:
+    """What a child saw refused; as a worker's, its end runs no exit handlers."""
+    pid = os.fork()
+    if pid == 0:
+        refused = calls(number)
+        time.sleep(3)  # its own thread writes meanwhile
+        os._exit(refused)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
 def main() -> None:
     first = json.loads(sys.stdin.readline())
     os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
@@ -93,7 +109,8 @@ def main() -> None:
     settings.TOKEN_ALLOWANCE = first["settings"]
     django.setup()
     for line in iter(sys.stdin.readline, ""):
-        refused = sum(call(number) for number in range(json.loads(line)))
+        asked = json.loads(line)
+        refused = forked(asked["child"]) if isinstance(asked, dict) else calls(asked)
         sys.stdout.write(f"{refused}\n")
         sys.stdout.flush()
 

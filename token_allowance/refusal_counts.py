@@ -14,6 +14,7 @@ import functools
 import logging
 import os
 import threading
+from functools import lru_cache
 from types import TracebackType
 
 from django.db import DEFAULT_DB_ALIAS, DataError
@@ -44,7 +45,7 @@ MOST_A_MINUTE = 1_000  # rows that one process tells apart: then people, and in 
 MOST_WAITING = 20_000
 MOST_BYTES = 2_000  # of one row's names: an index of PostgreSQL takes 2,704
 CHUNK = 200
-LENGTHS = {"code": 64, "provider": 64}
+LENGTHS = {"code": 64, "key": None, "provider": 64}
 
 
 class counted:
@@ -83,11 +84,11 @@ def note(error: AllowanceError, provider: str, model: str, attribution: Attribut
     if in_tests():
         return
     now = timezone.now()
-    row = Refused(
-        now.replace(second=0, microsecond=0), reason, getattr(error, "key", ""),
-        attribution.tenant, attribution.user, attribution.feature, provider, family(model),
+    names = _fitting(
+        reason, getattr(error, "key", ""), attribution.tenant, attribution.user,
+        attribution.feature, provider, model,
     )  # fmt: skip
-    _tally.add(Refused(row.starts_at, *map(_fitting, row._fields[1:], row[1:])), now)
+    _tally.add(Refused(now.replace(second=0, microsecond=0), *names), now)
     _writer.wake()
 
 
@@ -212,10 +213,16 @@ class Writer:
         return True
 
 
-def _fitting(name: str, value: str) -> str:
-    """What the column holds of a value: the name of a model is whatever a request says."""
-    text = str(value).replace("\x00", "").encode("utf-8", "replace").decode()
-    return text if name == "key" else text[: LENGTHS.get(name, IDENTIFIER_LENGTH)]
+@lru_cache(maxsize=256)  # a loop that is refused asks for the same again and again
+def _fitting(*values: str) -> tuple[str, ...]:
+    """What the columns hold of these values: the name of a model is whatever a request says."""
+    *others, model = values
+    texts = [
+        text.replace("\x00", "").encode("utf-8", "replace").decode()
+        for text in (*others, family(model))
+    ]
+    named = zip(Refused._fields[1:], texts, strict=True)
+    return tuple(text[: LENGTHS.get(name, IDENTIFIER_LENGTH)] for name, text in named)
 
 
 def _begin_again() -> None:
