@@ -15,7 +15,16 @@ from django.utils import timezone
 
 from token_allowance import conf, leases
 from token_allowance.management.subcommands import doctor, rebuild
-from token_allowance.models import DegradeRule, Drill, Limit, ModelAlias, Price, Reservation, Switch
+from token_allowance.models import (
+    Channel,
+    DegradeRule,
+    Drill,
+    Limit,
+    ModelAlias,
+    Price,
+    Reservation,
+    Switch,
+)
 from token_allowance.stores.base import Drift
 
 pytestmark = pytest.mark.django_db
@@ -139,6 +148,7 @@ def test_status_says_what_is_in_force(settings):
     assert "Calls in flight: 1, overdue: 1" in text
     assert "Engaged switches: 1\n  feature agent: by ops since" in text
     assert "runaway loop" in text
+    assert "Alerts: 0 open; messages waiting: 0, given up: 0" in text
 
 
 def test_doctor_is_content(settings):
@@ -147,8 +157,9 @@ def test_doctor_is_content(settings):
     Limit.objects.create(tenant="*", amount=1)
     DegradeRule.objects.create(from_model="*", max_output_tokens=100)
     Drill.objects.create(tenant="internal", processes=4, by="ana", slo_ms=5_000, passed=True)
+    Channel.objects.create(name="ops", kind="email", address="ops@example.com")
     lines = run("doctor").splitlines()
-    assert [line.split()[0] for line in lines] == ["ok"] * 6
+    assert [line.split()[0] for line in lines] == ["ok"] * 7
 
 
 def test_doctor_fails_with_sentences(settings):

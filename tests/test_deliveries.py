@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
+import socket
 import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery import Celery
 from django.core import mail
 from django.db import transaction
 
 from tests.tellings import NOW, alert, channel, rule
 from token_allowance import tasks
 from token_allowance.channels import outbox, senders
+from token_allowance.management.told import findings, summary
 from token_allowance.models import Alert, AlertRule, Channel, Delivery
 
 FIRED, RESOLVED, TEST = Delivery.Events.FIRED, Delivery.Events.RESOLVED, Delivery.Events.TEST
@@ -68,20 +71,20 @@ def test_c86_a_task_that_runs_three_times_sends_one_mail(using: str) -> None:
 def test_c86_a_broker_that_is_down_delays_and_loses_nothing(
     using: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked: list[Any] = []
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"redis://:hunter2@127.0.0.1:{closed.getsockname()[1]}/0"
+    app = Celery("down", broker=url, set_as_current=False)
 
-    def down(**options: Any) -> None:
-        asked.append(options)
-        raise ConnectionError("redis://:password@broker")
+    @app.task
+    def deliver() -> None:
+        """Never runs."""
 
-    conf = SimpleNamespace(broker_url="redis://broker", task_always_eager=False)
-    monkeypatch.setattr(
-        tasks, "deliver", SimpleNamespace(apply_async=down, app=SimpleNamespace(conf=conf))
-    )
+    monkeypatch.setattr(tasks, "deliver", deliver)
     channel(using)
     told(using)
-    assert asked == [{"retry": False, "ignore_result": True}]
-    assert "password" not in caplog.text
+    assert "no broker, alerts wait: OperationalError" in caplog.text
+    assert "hunter2" not in caplog.text
     assert mail.outbox == []
     assert outbox.deliver(after(minutes=10)) == 1
     assert outbox.deliver(after(minutes=10)) == 0
@@ -297,3 +300,17 @@ def test_a_round_ends_and_the_rest_waits(using: str, monkeypatch: pytest.MonkeyP
     assert outbox.deliver(NOW) == 0
     monkeypatch.undo()
     assert outbox.deliver(NOW) == 1
+
+
+def test_doctor_says_whether_alerts_reach_anybody(using: str, fails: list[Any]) -> None:
+    assert [level for level, _ in findings()] == ["warning"]
+    channel(using, name="ops")
+    assert list(findings()) == [("ok", "Alerts are sent to 1 channel.")]
+    told(using)
+    (level, text), _ = findings()  # it has been due since last year
+    assert (level, text.partition(":")[0]) == ("problem", "Messages that nobody sends")
+    given_up(using, fails)
+    (level, text), _ = findings()
+    assert level == "problem"
+    assert "given up: 1, the last one to channel ops: HTTP 503." in text
+    assert summary() == "2 open; messages waiting: 0, given up: 1"

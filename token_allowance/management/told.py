@@ -7,14 +7,20 @@ from collections.abc import Iterator
 
 from django.utils import timezone
 
+from token_allowance import conf
 from token_allowance.channels import outbox
+from token_allowance.exceptions import StoreUnavailable
 from token_allowance.models import Alert, Channel, Delivery
 
 LATE = dt.timedelta(minutes=10)
 
 
 def findings() -> Iterator[tuple[str, str]]:
-    """``ok``, ``warning`` or ``problem``, and a sentence."""
+    """``ok``, ``warning`` or ``problem``, and a sentence; nothing where settings cannot be used."""
+    try:
+        conf.store()
+    except (conf.ConfigurationError, StoreUnavailable, ImportError):
+        return
     using, now = outbox.alias(), timezone.now()
     rows = Delivery.objects.using(using)
     waiting = rows.filter(state=Delivery.States.PENDING, channel__is_active=True)

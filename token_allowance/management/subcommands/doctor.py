@@ -17,8 +17,7 @@ from django.utils import timezone
 from token_allowance import conf, limits
 from token_allowance.drills import plan
 from token_allowance.exceptions import StoreUnavailable
-from token_allowance.management import ladders
-from token_allowance.management import drilled
+from token_allowance.management import drilled, ladders, told
 from token_allowance.models import (
     DeadLetter,
     Limit,
@@ -221,4 +220,5 @@ CHECKS = (
     ladders.dear,
     observed_calls,
     last_drill,
+    told.findings,
 )

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from token_allowance import conf
 from token_allowance.exceptions import StoreUnavailable
-from token_allowance.management import drilled, fullest, targets
+from token_allowance.management import drilled, fullest, targets, told
 from token_allowance.models import (
     DeadLetter,
     Limit,
@@ -50,6 +50,7 @@ def run(out: OutputWrapper, options: dict[str, Any]) -> None:
         out.write(f"Ledger: {ledger}")
     budgets(out, now)
     out.write(f"Drill: {drilled.finding(now)[1]}")
+    out.write(f"Alerts: {told.summary()}")
 
 
 def switches(out: OutputWrapper) -> None:
