@@ -363,6 +363,35 @@ def test_a_refusal_of_the_cheaper_call_sends_nothing(lab):
     assert lab.requests() == 0
 
 
+@pytest.mark.parametrize("amount", [0, 1])
+def test_a_used_up_budget_of_the_dear_model_refuses_it_and_serves_nothing_cheaper(lab, amount):
+    spend(amount, unit="calls", user="u", model=GPT) if amount else None
+    lab.limit("calls", amount, model=GPT)
+    with pytest.raises(AllowanceExceeded, match="model"), allowance.charge_to(user="u"):
+        lab.ask("openai")
+    assert lab.requests() == 0
+
+
+def test_a_budget_of_the_dear_model_that_is_nearly_used_up_leads_to_the_cheaper_one(lab):
+    lab.limit("calls", 10, model=GPT)
+    with allowance.charge_to(user="u"):
+        for _ in range(11):
+            lab.ask("openai")
+    assert [model for model, _ in sent(lab)] == [GPT] * 9 + [SMALL[GPT]] * 2
+
+
+def test_a_response_made_in_the_background_is_settled_as_what_made_it(lab):
+    at(LEVEL)
+    with allowance.charge_to(user="u"), lab.client("openai") as client:
+        made = client.responses.create(model=GPT, input="hi", background=True)
+        while made.status != "completed":
+            made = client.responses.retrieve(made.id)
+    row = lab.rows()[-1]
+    assert sent(lab)[0] == (SMALL[GPT], SHORT)
+    assert asked(row) == (GPT, SMALL[GPT], ["degraded"])
+    assert row.cost_micros == 20 + 5
+
+
 def test_a_level_is_that_of_any_budget(lab):
     """The budget that is full enough need not be the one that refuses first."""
     lab.limit("calls", 10, feature="agent")

@@ -103,6 +103,17 @@ def exceeded(
     )
 
 
+def used_up(request: Request, rooms: Sequence[Room]) -> bool:
+    """Is one of these budgets at its stop, where it refuses and nothing cheaper is served instead?
+
+    The cheaper call need not be counted in it: a budget may be of one model.
+    """
+    return any(
+        request.need(room.budget) > 0 and room.used >= room.budget.limit.stop_amount
+        for room in rooms
+    )
+
+
 def wider_than_caller(budget: Budget, attribution: Attribution) -> bool:
     """Do others than the caller spend from this budget, so that its amounts are not theirs?"""
     for name in ("user", "session", "tenant"):

@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 
 from project.demo.offers import OLLAMA_MODEL
 from project.demo.people import TENANTS
-from project.demo.simulation import FLAT_MODEL, FLAT_SMALL_MODEL
+from project.demo.simulation import CHEAPER_MODELS, FLAT_MODEL, FLAT_SMALL_MODEL
 from token_allowance.limits import EACH
 from token_allowance.models import DegradeRule, Limit, Price, Tenant
 
@@ -25,8 +25,7 @@ OWN_PRICES = {
 }
 # What answers once 90 % of a budget are used.
 LADDER = {
-    "gpt-5": "gpt-5-mini",
-    "claude-sonnet-5": "claude-haiku-4-5",
+    **dict(zip(("gpt-5", "claude-sonnet-5"), CHEAPER_MODELS, strict=True)),
     FLAT_MODEL: FLAT_SMALL_MODEL,
 }
 OLLAMA_PRICE = ("10", "50")

@@ -16,6 +16,11 @@ CHAT_TEXT = (
     "50 cents a day. Before it was sent, 10 cents were reserved; now that the provider has said "
     "what it used, 9 are charged and the rest is yours again."
 )
+CHEAPER_TEXT = (
+    "This answer comes from a cheaper model, as 90 % of your 50 cents are used. It is counted as "
+    "9,000 output tokens too, and each of them costs less."
+)
+CHEAPER_MODELS = ("gpt-5-mini", "claude-haiku-4-5")
 CHAT_CHUNKS = 24
 CHUNK_SECONDS = 0.03
 RACE_WORD = "race"
@@ -54,7 +59,7 @@ def reply(request: ModelRequest) -> Reply | None:
     if request.tools:
         return None
     return Reply(
-        text=CHAT_TEXT,
+        text=CHEAPER_TEXT if request.model in CHEAPER_MODELS else CHAT_TEXT,
         output_tokens=CHAT_OUTPUT_TOKENS,
         chunks=CHAT_CHUNKS if request.stream else None,
         chunk_delay_seconds=CHUNK_SECONDS if request.stream else 0.0,
