@@ -128,7 +128,7 @@ def test_a_runaway_of_14_times_is_found_within_five_minutes():
     loop = [
         call
         for minute in range(started, started + 5)
-        for call in made.incident(minute, "tenant-07", "agent", 40)
+        for call in made.incident(minute, "tenant-07", "agent", 58)
     ]
     usual = (
         sum(s.micros for s in Memory(made, started + 15).weeks(Target(feature="agent"))[0][1:3])
@@ -145,6 +145,16 @@ def test_what_every_tenant_does_is_told_once_for_the_feature():
     more = [call._replace(micros=10 * call.micros) for call in calls if call.feature == "agent"]
     rest = [call for call in calls if call.feature != "agent"]
     found = surges(Memory(made, minute), cells(more + rest))
+    assert [surge.target for surge in found] == [Target(feature="agent")]
+
+
+def test_where_no_tenant_is_named_the_feature_is_judged_as_a_whole():
+    made, minute = traffic(1), minute_of(BUSY)
+    nobody = [c._replace(tenant="") for c in made.between(minute - 15, minute)]
+    some = made.between(minute - 15, minute)
+    loop = made.incident(minute - 1, "", "agent", 700)
+    assert surges(Memory(made, minute), cells(some + nobody[:1])) == []
+    found = surges(Memory(made, minute), cells(some + loop))
     assert [surge.target for surge in found] == [Target(feature="agent")]
 
 

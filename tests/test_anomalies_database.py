@@ -270,6 +270,7 @@ def test_a_ledger_that_does_not_hear_all_is_told(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(conf.store()), "behind_seconds", lambda self: 61.0)
+    monkeypatch.setattr(type(conf.store()), "drain", lambda self: 0)
     DeadLetter.objects.using(world.alias).create(
         prefix="ta", event_id="1-1", payload=b"", error="bad", created_at=world.now
     )

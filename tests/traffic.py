@@ -133,6 +133,7 @@ class Traffic:
         self, minute: int, tenant: str, feature: str, calls: int, user: str = "", longer: int = 1
     ) -> list[Call]:
         """So many calls more in one minute, by one user if one is named."""
+        self.random.seed(f"{minute} {tenant} {feature} {calls}")  # whoever else has asked
         made = (self._call(minute, tenant, feature, longer) for _ in range(calls))
         return [call._replace(user=user or call.user) for call in made]
 

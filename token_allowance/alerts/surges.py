@@ -51,6 +51,9 @@ class Surge:
     threshold_micros: int
     by_week: bool = True  # is the usual that of this time of the week, or of the last 7 days?
 
+    def holds(self, cell: Cell) -> bool:
+        return self.target.holds(cell)
+
     @property
     def excess_micros(self) -> int:
         return self.micros - self.usual_micros
@@ -80,14 +83,14 @@ class Detector:
                 found.append(surge)
                 cells = _without(cells, surge)
         while len(found) < MOST and (new := self._new(cells)):
-            surge = _narrowest(new)
+            surge = self._closer(_narrowest(new), cells)
             found.append(surge)
             cells = _without(cells, surge)
         return found
 
     def candidates(self, cells: Cells) -> dict[Target, Sums]:
         """What has spent enough for its past to be worth a look."""
-        sums = summed(cells) | {Target(*cell): part for cell, part in cells.items()}
+        sums = summed(cells) | {Target(*cell): part for cell, part in cells.items() if all(cell)}
         return {target: part for target, part in sums.items() if part.micros >= FLOOR_MICROS}
 
     def _new(self, cells: Cells) -> list[Surge]:
@@ -101,6 +104,16 @@ class Detector:
         threshold = max(FLOOR_MICROS, int(self.factor * usual.times * usual.micros))
         surge = Surge(target, now.micros, usual.micros, threshold, usual.by_week)
         return surge if _surely(now) >= threshold else None
+
+    def _closer(self, surge: Surge, cells: Cells) -> Surge:
+        """The one feature of one tenant that has most of the excess, if there is one."""
+        held = {cell: part for cell, part in cells.items() if all(cell) and surge.holds(cell)}
+        if not held:
+            return surge
+        cell = max(held, key=lambda one: held[one].micros)
+        close = self._going_on(Target(*cell), held[cell])
+        most = NARROW * surge.excess_micros
+        return close if close is not None and close.excess_micros >= most else surge
 
     def _going_on(self, target: Target, now: Sums) -> Surge | None:
         usual = self._usual(target)
