@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from token_allowance import conf, marks, policy
+from token_allowance import conf, marks, policy, spend
 from token_allowance.alerts import candidates, rungs, standing
 from token_allowance.alerts.finding import Finding
 from token_allowance.alerts.rungs import Reached
@@ -38,6 +38,7 @@ def find(rule: AlertRule, now: dt.datetime) -> Iterator[Finding]:
     keys = candidates.moved(alias, marks.since(mark, now) or now - marks.OVERLAP)
     budgets = standing.named(decided, keys, now)
     if number != mark.number:
+        spend.fold(now)
         values = candidates.near_a_rung(alias, now)
         budgets |= standing.of_values(decided, values, now)
         budgets |= standing.named(decided, candidates.adjusted(alias), now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 
-from token_allowance import conf, spend
+from token_allowance import conf
 from token_allowance.alerts import defaults, firing, kinds, recovery
 from token_allowance.channels import outbox
 from token_allowance.exceptions import StoreUnavailable
@@ -18,9 +18,8 @@ logger = logging.getLogger("token_allowance")
 def evaluate(now: dt.datetime) -> int:
     """Fire what the active rules find and was not told before; how many alerts that were.
 
-    The roll-ups are brought up to now before. Any number of processes may do it at once. A rule
-    that fails stops no other: it is logged, and written on the rule. Nothing to do where the store
-    keeps nothing, as the one in memory.
+    Any number of processes may do it at once. A rule that fails stops no other: it is logged, and
+    written on the rule. Nothing to do where the store keeps nothing, as the one in memory.
     """
     store = conf.store()
     if not store.shared:
@@ -29,7 +28,6 @@ def evaluate(now: dt.datetime) -> int:
         store.drain()
     except StoreUnavailable as error:  # a rule of its own tells of it
         logger.warning("token_allowance: alerts are evaluated without the latest calls: %s", error)
-    spend.fold(now)
     alias = outbox.alias()
     defaults.ensure(alias)
     active = AlertRule.objects.using(alias).filter(is_active=True, kind__in=kinds.FINDS)

@@ -35,6 +35,7 @@ HELD = {
 # The condition of a partial index; SQLite uses one only where a query has it word for word.
 NOT_EMPTY = "NOT (\"{}\" = '')"
 FINAL = "state IN ('settled', 'expired') AND settled_at IS NOT NULL"
+AT_ONCE = 500  # keys asked for in one statement
 MOMENTS = ("created_at", "settled_at", "expires_at")
 DOCUMENTS = ("flags", "usage", "raw_usage", "price", "holds")
 
@@ -185,12 +186,9 @@ def figures(connection: BaseDatabaseWrapper, budgets: Sequence[Budget]) -> list[
     """Each budget by its counter, or by its ledger rows where no counter has been opened."""
     rooms = []
     with connection.cursor() as cursor:
+        counted = _counters(cursor, [budget.key for budget in budgets])
         for budget in budgets:
-            cursor.execute(
-                "SELECT used, reserved, since FROM token_allowance_counter WHERE key = %s",
-                [budget.key],
-            )
-            found = cursor.fetchone()
+            found = counted.get(budget.key)
             if found and found[2] >= budget.since:
                 rolls = budget.slice is not None
                 rooms.append(slices.room(cursor, budget) if rolls else Room(budget, *found[:2]))
@@ -199,6 +197,20 @@ def figures(connection: BaseDatabaseWrapper, budgets: Sequence[Budget]) -> list[
             else:
                 rooms.append(_summed(cursor, connection, budget))
     return rooms
+
+
+def _counters(cursor: Any, keys: Sequence[str]) -> dict[str, tuple[int, int, int]]:
+    """(used, reserved, since) of the counters that there are."""
+    found = {}
+    for start in range(0, len(keys), AT_ONCE):
+        some = keys[start : start + AT_ONCE]
+        cursor.execute(
+            "SELECT key, used, reserved, since FROM token_allowance_counter "
+            f"WHERE key IN ({', '.join(['%s'] * len(some))})",
+            some,
+        )
+        found.update({key: (used, reserved, since) for key, used, reserved, since in cursor})
+    return found
 
 
 def _summed(cursor: Any, connection: BaseDatabaseWrapper, budget: Budget) -> Room:
