@@ -28,7 +28,7 @@ from django.utils import timezone
 from tests.metering import within
 from token_allowance import allowance, conf, drills
 from token_allowance.drill_record import claim, due, overdue
-from token_allowance.drills import drill, probe
+from token_allowance.drills import clients, drill, probe, probes
 from token_allowance.drills.endpoint import Endpoint
 from token_allowance.drills.figures import Call, Figures, Moments, measured
 from token_allowance.entries import new_id
@@ -482,3 +482,40 @@ def test_status_and_doctor_say_when_the_last_drill_was_and_how_it_went() -> None
     Drill.objects.create(**row, passed=False, error="no call was refused", started_at=now)
     assert "problem  The drill of " in told("doctor")
     assert "(tenant internal) failed, first refusal after 1,234 ms: no call was" in told("status")
+
+
+@pytest.mark.parametrize("name", ["openai", "httpx2", "httpx", "allowance.call"])
+@pytest.mark.django_db(transaction=True)
+def test_a_probe_calls_with_what_is_installed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "find_spec", lambda wanted: wanted == name)
+    Limit.objects.create(unit="cost", amount=1, window="total")
+    drill.price()
+    caller = {"tenant": "internal", "user": "drill-1", "stopped": True}
+    with Endpoint() as endpoint, clients.client(endpoint.url) as (chosen, ask):
+        assert probe.call(ask, caller, "drill-1-1")["code"] == ""
+        allowance.engage(tenant="internal", reason="loop", by="ana")
+        told = probe.call(ask, caller, "drill-1-2")
+        assert (chosen, told["code"], told["attempts"]) == (name, "switch_engaged", 1)
+        assert endpoint.calls == (name != "allowance.call")
+    row = Reservation.objects.get()
+    assert (row.trace_id, row.state, row.cost_micros) == ("drill-1-1", "settled", 0)
+    assert (row.provider, row.model, row.input_tokens, row.output_tokens) == (
+        "drill",
+        "drill",
+        1,
+        1,
+    )
+
+
+def test_what_a_host_project_prints_is_not_taken_for_a_probe_s_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process that ends is told with its last words, and none is left."""
+    monkeypatch.setattr(probes, "python", lambda: str(ROOT / "tests" / "chatty"))
+    with (
+        pytest.raises(drills.CannotDrill, match=r"status 3: .*no such table"),
+        probes.Probes(plan(processes=2), "http://127.0.0.1:1", "drill-1") as started,
+    ):
+        started.begin()
+    assert started.calls == []
+    assert [found.process.poll() for found in started._probes] == [3, 3]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,30 +17,40 @@ SECONDS = 20.0
 Ask = Callable[[], object]
 
 
-def client(url: str) -> tuple[str, Ask]:
+@contextmanager
+def client(url: str) -> Iterator[tuple[str, Ask]]:
     """Its name, and a function that makes one metered call of the model at ``url``.
 
     OpenAI's with the retries it has by default; loopback is never asked through a proxy.
     """
     if find_spec("openai"):
-        return "openai", _openai(url)
+        with _openai() as http:
+            yield "openai", _sdk(http, url)
+        return
     for name in ("httpx2", "httpx"):
         if find_spec(name):
-            return name, _http(importlib.import_module(name), url)
-    return "allowance.call", _by_hand
+            with importlib.import_module(name).Client(trust_env=False, timeout=SECONDS) as http:
+                yield name, _http(http, url)
+            return
+    yield "allowance.call", _by_hand
 
 
-def _openai(url: str) -> Ask:
+def _openai() -> Any:
     import openai
 
-    http = openai.DefaultHttpxClient(trust_env=False)
+    return openai.DefaultHttpxClient(trust_env=False)
+
+
+def _sdk(http: Any, url: str) -> Ask:
+    import openai
+
     made = openai.OpenAI(api_key=NAME, base_url=f"{url}/v1", http_client=http, timeout=SECONDS)
     completions: Any = allowance.meter(made, provider=NAME).chat.completions
     return lambda: completions.create(model=NAME, messages=MESSAGES, max_tokens=MAX_TOKENS)
 
 
-def _http(module: Any, url: str) -> Ask:
-    made = allowance.meter(module.Client(trust_env=False, timeout=SECONDS), provider=NAME)
+def _http(http: Any, url: str) -> Ask:
+    made = allowance.meter(http, provider=NAME)
     body = {"model": NAME, "messages": MESSAGES, "max_tokens": MAX_TOKENS}
 
     def ask() -> object:

@@ -29,11 +29,16 @@ TEXT_LENGTH = 300
 def run() -> None:
     lines = _lines(INPUT)
     task = json.loads(next(lines))
-    name, ask = client(task["url"])
-    say({"client": name})
-    pace = Pace()
-    threading.Thread(target=pace.follow, args=(lines,), daemon=True).start()
-    pace.begun.wait()
+    with client(task["url"]) as (name, ask):
+        say({"client": name})
+        pace = Pace()
+        threading.Thread(target=pace.follow, args=(lines,), daemon=True).start()
+        pace.begun.wait()
+        until_told(task, ask, pace)
+
+
+def until_told(task: dict[str, Any], ask: Ask, pace: Pace) -> None:
+    """Call for each caller in its turn."""
     due = [0.0] * len(task["callers"])
     number = 0
     while not pace.ended.is_set():
