@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 
 import pytest
 from django.conf import LazySettings
 
 from tests.alerting import DAY, HOUR, MINUTE, START, Clock, channel, limit, sent
 from tests.stores import spend
-from token_allowance.alerts import handling, kinds
+from token_allowance.alerts import firing, handling, kinds
 from token_allowance.alerts.evaluation import evaluate
 from token_allowance.alerts.finding import Finding
+from token_allowance.channels import outbox
+from token_allowance.management import looked
 from token_allowance.models import Alert, AlertRule, Delivery
 from token_allowance.stores.memory import MemoryStore
 
@@ -160,6 +163,64 @@ def test_a_rule_that_fails_stops_no_other_and_says_so(
     rule = AlertRule.objects.using(database).get(kind="switch")
     assert (rule.error, rule.evaluated_at) == ("LookupError: no such thing", clock.now)
     assert "cannot be evaluated" in caplog.text
+
+
+def test_doctor_names_a_rule_that_fails_and_says_when_nobody_looks(
+    database: str, clock: Clock
+) -> None:
+    evaluate(clock.goes_on(MINUTE))
+    assert list(looked.findings()) == []
+    AlertRule.objects.using(database).filter(kind="budget").update(error="KeyError: x")
+    clock.goes_on(HOUR)
+    assert [text for _, text in looked.findings()] == [
+        'The alert rule "A budget reaches 70, 90 or 100 percent" cannot be evaluated: KeyError: x',
+        "Nobody has looked for alerts since 2026-03-04 09:01 UTC. Run manage.py allowance jobs "
+        "--loop, or Celery's beat with token_allowance.tasks.BEAT_SCHEDULE.",
+    ]
+
+
+def test_killed_between_two_alerts_it_tells_the_other_one_later(
+    database: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(database)
+    channel(database)
+    for tenant in ("acme", "other"):
+        spend(1_400, tenant=tenant)
+    fire, tried = firing.fire, []
+
+    def killed(*given: Any) -> bool:
+        tried.append(given)
+        if len(tried) == 2:
+            raise KeyboardInterrupt
+        return fire(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(firing, "fire", killed)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(clock.goes_on(MINUTE))
+    assert Alert.objects.using(database).count() == 1
+    assert evaluate(clock.goes_on(20 * MINUTE)) == 1
+    assert sorted(a.tenant for a in Alert.objects.using(database).all()) == ["acme", "other"]
+    assert sent(database) == ["fired", "fired"]
+
+
+def test_an_alert_and_its_messages_are_both_there_or_neither(
+    database: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Case C86: what is rolled back was never told, and is told the next time."""
+    limit(database)
+    channel(database)
+    spend(1_400, tenant="acme")
+
+    def fails(*given: Any) -> int:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(outbox, "payload", fails)
+        assert evaluate(clock.goes_on(MINUTE)) == 0
+    assert not Alert.objects.using(database).exists()
+    assert evaluate(clock.goes_on(MINUTE)) == 1
+    assert sent(database) == ["fired"]
 
 
 def test_what_is_open_until_it_is_over_is_told_once_and_flickers_in_silence(

@@ -16,7 +16,7 @@ VERIFIED = dt.timedelta(days=2)
 
 
 def fold(now: dt.datetime) -> int:
-    """Bring the roll-ups up to what the ledger says; how many of them changed.
+    """Bring the roll-ups up to what the ledger says; how many quarters of an hour changed.
 
     For each minute. Nothing to do where another store's drainer moves them. A quarter is made anew
     from all of its ledger rows: whoever prunes the ledger keeps the rows of a quarter until none
@@ -33,7 +33,7 @@ def fold(now: dt.datetime) -> int:
 
 
 def verify(now: dt.datetime, back: dt.timedelta = VERIFIED) -> int:
-    """Compare the last days with the ledger whole, and mend what differs; how many did.
+    """Compare the last days with the ledger whole, and mend what differs; how many quarters did.
 
     For each day: a settlement that waited out a long standstill in some process comes in too late
     for ``fold``.
@@ -47,4 +47,4 @@ def verify(now: dt.datetime, back: dt.timedelta = VERIFIED) -> int:
 
 def _fold(alias: str, starts: Iterable[dt.datetime]) -> int:
     """Each in a transaction of its own: SQLite lets nobody settle while one lasts."""
-    return sum(run(alias, partial(quarters.fold, start=start, job=JOB)) for start in starts)
+    return sum(run(alias, partial(quarters.fold, start=start, job=JOB)) > 0 for start in starts)

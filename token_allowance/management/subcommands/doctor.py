@@ -17,7 +17,7 @@ from django.utils import timezone
 from token_allowance import conf, limits
 from token_allowance.drills import plan
 from token_allowance.exceptions import StoreUnavailable
-from token_allowance.management import drilled, ladders, told
+from token_allowance.management import drilled, ladders, looked, told
 from token_allowance.models import (
     DeadLetter,
     Limit,
@@ -221,4 +221,5 @@ CHECKS = (
     observed_calls,
     last_drill,
     told.findings,
+    looked.findings,
 )
