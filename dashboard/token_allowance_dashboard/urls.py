@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from token_allowance_dashboard.screens import spend
+from token_allowance_dashboard.screens import ledger, spend
 
 app_name = "token_allowance_dashboard"
 urlpatterns: list[URLPattern] = [
     path("spend/", spend.spend, name="spend"),
+    path("ledger/", ledger.ledger, name="ledger"),
+    path("ledger/<uuid:pk>/", ledger.reservation, name="reservation"),
 ]

@@ -123,3 +123,14 @@ def control(context: dict[str, Any], permission: str) -> str:
     """Sets ``why_not``: why a control is disabled for this person; empty if it is not."""
     context["why_not"] = context["access"].why_not(permission)
     return ""
+
+
+@register.filter
+def field(row: Any, name: str) -> Any:
+    return getattr(row, name)
+
+
+@register.filter
+def zoned(moment: dt.datetime, zone: dt.tzinfo) -> str:
+    """A moment in the page's zone, to the second."""
+    return f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S}"
