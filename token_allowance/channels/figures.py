@@ -8,14 +8,14 @@ from token_allowance import conf, money
 from token_allowance.limits import zone
 
 UNITS = ("cost", "tokens", "calls")
-DOLLAR_MICROS, CENT_MICROS = 1_000_000, 10_000
+FEW_CENTS_MICROS, CENT_MICROS = 100_000, 10_000
 
 
 def amount_text(amount: int, unit: str) -> str:
-    """``$31.84``, ``$0.000719``, ``1,200 tokens``: from a dollar on cents are enough (case C90)."""
+    """``$31.84``, ``$0.000719``, ``1,200 tokens``: above a few cents, cents are enough (C90)."""
     if unit != "cost":
         return counted(amount, unit.removesuffix("s"))
-    if abs(amount) >= DOLLAR_MICROS:
+    if abs(amount) >= FEW_CENTS_MICROS:
         amount -= amount % CENT_MICROS
     return money.format_usd(amount)
 

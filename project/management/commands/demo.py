@@ -14,7 +14,17 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
-from project.demo import database, figures, offers, promises, report, seed, server, simulation
+from project.demo import (
+    database,
+    figures,
+    offers,
+    promises,
+    recurring,
+    report,
+    seed,
+    server,
+    simulation,
+)
 from project.demo import story as stories
 
 FILE = "demo.sqlite3"
@@ -74,7 +84,7 @@ class Command(BaseCommand):
             opened = server.opened(port)
         except OSError as error:
             raise CommandError(f"Port {port} cannot be used: {error.strerror}.") from error
-        with opened, simulation.running() as provider:
+        with opened, simulation.running() as provider, recurring.running(self.say):
             self.tell(opened.url, provider.anthropic_url, password)
             opened.serve_forever(0.2)
 

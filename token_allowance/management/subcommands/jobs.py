@@ -62,14 +62,15 @@ def once(now: dt.datetime, say: Say) -> list[str]:
     return failed
 
 
-def keep(end: threading.Event, say: Say) -> None:
+def keep(end: threading.Event, say: Say, listed: Sequence[Job] = ()) -> None:
     """Do each job whenever it is due, until told to end; a job in work is finished first.
 
     In two threads, so that a mail server that does not answer delays no ledger.
     """
-    say(f"jobs: {len(schedule.JOBS)} jobs, until told to end.")
-    lanes = [[job for job in schedule.JOBS if job.slow is slow] for slow in (False, True)]
-    threads = [threading.Thread(target=_lane, args=(jobs, end, say)) for jobs in lanes]
+    chosen = listed or schedule.JOBS
+    say(f"jobs: {len(chosen)} jobs, until told to end.")
+    lanes = [[job for job in chosen if job.slow is slow] for slow in (False, True)]
+    threads = [threading.Thread(target=_lane, args=(jobs, end, say)) for jobs in lanes if jobs]
     for thread in threads:
         thread.start()
     end.wait()
