@@ -140,7 +140,7 @@ RULES: list[tuple[str, Scenario, Rule]] = [
         "05 what was confirmed is enough",
         policy.test_protocol_05_an_edit_storm_starves_nobody,
         together(
-            line("reserve", "if not has('c') and (", "if ("), part(store, "PATIENCE_SECONDS", 0.5)
+            line("reserve", "if not confirmed and (", "if ("), part(store, "PATIENCE_SECONDS", 0.5)
         ),
     ),
     (
@@ -218,7 +218,7 @@ def test_protocol_04_misses_the_word_to_the_store(
 def test_protocol_08_misses_the_write_that_a_full_memory_allows(
     small: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line("settle", "redis.call('ZREM', KEYS[4 + 2 * n], string.sub(KEYS[3], -36))\n")(monkeypatch)
+    line("settle", "redis.call('ZREM', KEYS[4 + 2 * n], id)\n")(monkeypatch)
     with pytest.raises(FAILS):
         books.test_protocol_08_a_full_memory_refuses_calls_and_settles_those_under_way(small)
 

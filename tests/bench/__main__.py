@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from project.provider import ProviderProcess
-from tests.bench import latency, ledger, pairs, weight
+from tests.bench import latency, ledger, pairs, scripts, weight
 from tests.bench.figures import progress, show
 from tests.bench.stage import stage
 from tests.chaos.__main__ import main as chaos
@@ -55,6 +55,16 @@ def show_pairs(seconds: float) -> None:
         "Pairs of reserve and settle per second, four budgets",
         ["store", "callers", "pairs/s", "per CPU second", "beside", "per second", "ratio"],
         list(pairs.rows(seconds)),
+    )
+    show(
+        "Scripts by a thin client, four budgets and the outbox; ratios to the empty script",
+        ["command", "per second", "server µs", "of its rate", "of its server time"],
+        list(scripts.rows(int(1000 * seconds))),
+    )
+    show(
+        "Pairs of scripts per second over one connection, and over redis.asyncio's pool",
+        ["callers", "one connection", "pool", "ratio"],
+        list(scripts.together(seconds)),
     )
     show("SQL statements per metered call", ["store", "statements"], list(pairs.statements()))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha1
 from threading import Barrier
@@ -15,9 +15,12 @@ from tests.bench.stage import OPENAI_MODEL, STORES, using
 
 if TYPE_CHECKING:
     from token_allowance.reservations import Reservation
+    from token_allowance.tries import Try
+    from token_allowance.waiting import Place
 
 THREADS = (1, 16)
 TASKS = 100
+WARM_UP = 20
 
 
 def rows(seconds: float) -> Iterator[list[str]]:
@@ -35,8 +38,10 @@ def rows(seconds: float) -> Iterator[list[str]]:
                     own = ["", "", "", ""]
                 if own[0]:
                     yield [*own, "-", "-", "-"]
-            pairs, of_cpu = asyncio.run(_tasks(seconds))
-            yield [store, f"{TASKS} tasks", f"{pairs:,.0f}", f"{of_cpu:,.0f}", "-", "-", "-"]
+            pairs, of_cpu = asyncio.run(_tasks(seconds, _apair))
+            in_threads, _ = asyncio.run(_tasks(seconds, _pair_in_threads))
+            own = [store, f"{TASKS} tasks", f"{pairs:,.0f}", f"{of_cpu:,.0f}"]
+            yield [*own, "in threads", f"{in_threads:,.0f}", f"{pairs / in_threads:.2f}"]
         progress(f"pairs on {store} are counted")
 
 
@@ -49,15 +54,40 @@ def pair() -> None:
 
 def hold() -> Reservation:
     """The first half of a pair."""
+    from token_allowance.tries import finished
+
+    return finished(_try(None))
+
+
+def _try(place: Place | None) -> Try[Reservation]:
     from token_allowance.attribution import Charge
-    from token_allowance.decisions import reserve
+    from token_allowance.decisions import reserving
     from token_allowance.limits import Attribution
     from token_allowance.plans import Attempt
 
     attempt = Attempt(
         provider="openai", model=OPENAI_MODEL, input_tokens=100, max_output_tokens=100
     )
-    return reserve(attempt, Attribution(tenant="acme", user="ada", feature="bench"), Charge())
+    who = Attribution(tenant="acme", user="ada", feature="bench")
+    return reserving(lambda: attempt, who, Charge(), place)
+
+
+async def _apair() -> None:
+    """A pair as a coroutine makes it: on its loop, where the store can."""
+    from token_allowance.endings import aend
+    from token_allowance.usage import Usage
+    from token_allowance.waiting import areserve
+
+    held = await areserve(_try)
+    await aend(lambda: held.settle(Usage(input_tokens=90, output_tokens=80)))
+
+
+async def _pair_in_threads() -> None:
+    from token_allowance import threads
+    from token_allowance.usage import Usage
+
+    held = await threads.acall(hold)
+    await threads.acall(held.settle, Usage(input_tokens=90, output_tokens=80))
 
 
 def statements() -> Iterator[list[str]]:
@@ -104,24 +134,20 @@ def per_second(work: Callable[[], Any], threads: int, seconds: float) -> tuple[f
     return total / (perf_counter() - began), total / (process_time() - used)
 
 
-async def _tasks(seconds: float) -> tuple[float, float]:
-    """The same by tasks of one event loop, which leave the store to threads."""
-    from token_allowance import threads
-    from token_allowance.usage import Usage
+async def _tasks(seconds: float, one: Callable[[], Awaitable[None]]) -> tuple[float, float]:
+    """The same by tasks of one event loop."""
+    for _ in range(WARM_UP):
+        await one()
 
-    used = Usage(input_tokens=90, output_tokens=80)
-    end = perf_counter() + seconds
-
-    async def repeat() -> int:
+    async def repeat(end: float) -> int:
         done = 0
         while perf_counter() < end:
-            call = await threads.acall(hold)
-            await threads.acall(call.settle, used)
+            await one()
             done += 1
         return done
 
     began, cpu = perf_counter(), process_time()
-    total = sum(await asyncio.gather(*(repeat() for _ in range(TASKS))))
+    total = sum(await asyncio.gather(*(repeat(began + seconds) for _ in range(TASKS))))
     return total / (perf_counter() - began), total / (process_time() - cpu)
 
 

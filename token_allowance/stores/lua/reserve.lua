@@ -33,31 +33,36 @@
 --       {"degrade", "0", i, u, r…}: these budgets have reached their level,
 --       {"queued"}: somebody waits for room: ask again with the queues,
 --       {"refused", rank, i, used, reserved…}: rank others stand before it in a queue (protocol 15).
-local units, n = ARGV[7], #ARGV[7]
+local units, n, words, ticket = ARGV[7], #ARGV[7], ARGV[3], ARGV[12]
 local got = redis.call('MGET', unpack(KEYS, 1, 7 + 2 * n))
 if got[5] then return {'wait'} end
 if got[1] ~= ARGV[1] then return {'stale', got[1] or ''} end
 if got[2] ~= ARGV[2] then return {'older', got[2] or ''} end
-local has = function(letter) return string.find(ARGV[3], letter, 1, true) end
-if not has('c') and (not got[3] or got[4]) then return {'confirm'} end
+local confirmed, in_queues, opens, degrades
+if words ~= '' then
+  confirmed = string.find(words, 'c', 1, true)
+  in_queues = string.find(words, 'q', 1, true)
+  opens = string.find(words, 'o', 1, true)
+  degrades = string.find(words, 'd', 1, true)
+end
+if not confirmed and (not got[3] or got[4]) then return {'confirm'} end
 if got[7] then return {got[7] == ARGV[4] and 'admitted' or 'repeat'} end
 local idem = KEYS[10 + 2 * n] ~= KEYS[7] and KEYS[10 + 2 * n]
 if idem and redis.call('EXISTS', idem) == 1 then return {'repeat'} end
-if got[6] and not has('q') then return {'queued'} end
+if got[6] and not in_queues then return {'queued'} end
 if redis.call('XLEN', KEYS[9 + 2 * n]) > tonumber(ARGV[13]) then return {'full'} end
 
 local needs = {c = ARGV[8], t = ARGV[9], k = ARGV[10], C = ARGV[8], T = ARGV[9], K = ARGV[10]}
 local rolling, missing, refused, reached, noted, held = 0, nil, nil, nil, false, true
-local degrades = has('d')
-local turned, opened = {}, {}
-local first_open = 13 + n + #string.gsub(units, '%l', '')
+local turned, opened, first_open, blocking
 local queues = 10 + 2 * n
-local lists = has('q') and queues + n or queues
+local lists = in_queues and queues + n or queues
+if opens then first_open = 13 + n + #string.gsub(units, '%l', '') end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local ticket, rank, blocking = ARGV[12], 0, {}
+local rank = 0
 -- How many have waited for this budget longer than the caller, and still do.
-local function before(i)
+local before = in_queues and function(i)
   local found, all = 0, redis.call('HGETALL', KEYS[queues + i])
   for j = 1, #all, 2 do
     if all[j] ~= ticket and (ticket == '' or all[j] < ticket) and tonumber(all[j + 1]) > now then
@@ -92,17 +97,19 @@ for i = 1, n do
         end
       end
       u, r = string.format('%.0f', used), string.format('%.0f', reserved)
+      turned = turned or {}
       turned[i] = {hash, slice, u, r, old}
     end
   end
   if not u or not r then
     local fresh, name, since, lasts
-    if has('o') then
+    if opens then
       fresh, name, since, lasts = unpack(ARGV, first_open + 4 * i - 3, first_open + 4 * i)
     end
     local list = KEYS[lists + i]
     if fresh == '1' and redis.call('HEXISTS', list, name) == 0 then
       u, r = '0', '0'
+      opened = opened or {}
       opened[#opened + 1] = {KEYS[6 + 2 * i], KEYS[7 + 2 * i], list, name, since, lasts}
     else
       missing = missing or {'open'}
@@ -122,20 +129,21 @@ for i = 1, n do
       end
     end
     if limit ~= '' and need ~= '0' then
-      local mark = string.match(limit, '^[~!]')
-      limit = tonumber(mark and string.sub(limit, 2) or limit)
-      local over = tonumber(u) + tonumber(r) + tonumber(need) > limit
-      local others = 0
-      if mark ~= '~' and has('q') then others = before(i) end
-      if over and mark == '~' then
+      local mark, others = string.byte(limit), 0
+      local soft, cap = mark == 126, mark == 33  -- '~', '!'
+      limit = tonumber((soft or cap) and string.sub(limit, 2) or limit)
+      local over = u + r + need > limit
+      if in_queues and not soft then others = before(i) end
+      if over and soft then
         noted = true
       elseif over or others > 0 then
         refused = refused or {'refused', '0'}
         refused[#refused + 1] = i
         refused[#refused + 1] = u
         refused[#refused + 1] = r
-        if mark == '!' or tonumber(u) + tonumber(need) > limit then held = false end
+        if cap or u + need > limit then held = false end
         if others > rank then rank = others end
+        blocking = blocking or {}
         blocking[#blocking + 1] = KEYS[queues + i]
       end
     end
@@ -144,7 +152,7 @@ end
 if missing then return missing end
 if reached then return reached end
 if refused then
-  if held and ticket ~= '' and has('q') then
+  if held and ticket ~= '' and in_queues then
     for _, queue in ipairs(blocking) do
       redis.call('HSET', queue, ticket, string.format('%.0f', now + 3000))
       redis.call('PEXPIRE', queue, 4000)
@@ -162,7 +170,7 @@ local id = string.sub(KEYS[7], -36)
 redis.call('ZADD', KEYS[8 + 2 * n], string.format('%.0f', now + ARGV[5]), id)
 redis.call('XADD', KEYS[9 + 2 * n], '*', 'i', id, 's', 'r', 'd', row)
 redis.call('SET', KEYS[7], ARGV[4])
-for _, o in ipairs(opened) do
+for _, o in ipairs(opened or {}) do
   local first = redis.call('EXISTS', o[3]) == 0
   redis.call('HSET', o[3], o[4], o[5])
   if o[6] == '0' then
@@ -179,7 +187,7 @@ for i = 1, n do
   if unit >= 'a' then
     redis.call('INCRBY', KEYS[7 + 2 * i], needs[unit])
   else
-    local hash, slice, turn = KEYS[6 + 2 * i], ARGV[13 + n + slices + 1], turned[i]
+    local hash, slice, turn = KEYS[6 + 2 * i], ARGV[13 + n + slices + 1], turned and turned[i]
     slices = slices + 1
     if turn then
       redis.call('HSET', hash, 'n', slice, 'u', turn[3], 'r', turn[4])
@@ -190,7 +198,7 @@ for i = 1, n do
     redis.call('HINCRBY', hash, 'r:' .. slice, needs[unit])
   end
 end
-if ticket ~= '' and has('q') then
+if ticket ~= '' and in_queues then
   for i = 1, n do redis.call('HDEL', KEYS[queues + i], ticket) end
 end
 if idem then redis.call('SET', idem, id, 'PX', 604800000) end
