@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from django.db import transaction
 from django.db.models import ProtectedError
+from django.utils import timezone
 
 from token_allowance import allowance
 from token_allowance.models import Limit, ModelAlias, Price, Switch, SwitchEvent
+from token_allowance.switches import close_ended
 
 GPT: dict[str, Any] = {"provider": "openai", "model": "gpt-5-mini", "tenant": "acme", "user": "ana"}
 
@@ -145,6 +147,17 @@ def test_a_switch_ends_by_itself_and_the_next_one_is_another(monkeypatch: Any) -
         ("released", "by itself", "its time was over"),
         ("engaged", "bob", "again"),
     ]
+
+
+def test_what_has_ended_by_itself_is_written_down_once() -> None:
+    for target in ("tenant:acme", "feature:agent"):
+        allowance.engage(target, reason="loop", by="ana", minutes=30)
+    allowance.engage("global", reason="loop", by="ana")
+    now = timezone.now()
+    later = now + dt.timedelta(minutes=31)
+    assert [close_ended(moment) for moment in (now, later, later)] == [0, 2, 0]
+    assert [event[:2] for event in history()[3:]] == [("released", "by itself")] * 2
+    assert list(Switch.objects.filter(released_at=None).values_list("feature")) == [("",)]
 
 
 @pytest.mark.parametrize(

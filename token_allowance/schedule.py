@@ -62,6 +62,12 @@ def verify(now: dt.datetime) -> int:
     return spend.verify(now)
 
 
+def close_switches(now: dt.datetime) -> int:
+    from token_allowance import switches
+
+    return switches.close_ended(now)
+
+
 def evaluate(now: dt.datetime) -> int:
     from token_allowance.alerts import evaluation
 
@@ -105,6 +111,7 @@ JOBS = (
     Job("drain", 5.0, drain, counted("event", "written into the ledger")),
     Job("expire_reservations", MINUTE_SECONDS, expire, ended),
     Job("fold_spend", MINUTE_SECONDS, fold, counted("quarter-hour", "summed anew")),
+    Job("close_switches", MINUTE_SECONDS, close_switches, counted("stop", "ended by itself")),
     Job("evaluate_alerts", MINUTE_SECONDS, evaluate, counted("alert", "fired")),
     Job("deliver", 10.0, deliver, counted("message", "sent"), slow=True),
     Job("drill", MINUTE_SECONDS, drill, counted("drill", "made"), slow=True),

@@ -130,6 +130,23 @@ def disengage(
     )
 
 
+def close_ended(now: dt.datetime) -> int:
+    """Keep in the history which switches have ended by themselves; how many there were."""
+    sql = "SELECT id FROM token_allowance_switch WHERE released_at IS NULL AND ends_at <= %s"
+
+    def found(connection: BaseDatabaseWrapper) -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute(sql, [connection.ops.adapt_datetimefield_value(now)])
+            return cursor.fetchone() is not None
+
+    def close(connection: BaseDatabaseWrapper) -> int:
+        with connection.cursor() as cursor:
+            return _close(cursor, connection.ops.adapt_datetimefield_value(now))
+
+    alias = getattr(conf.store(), "alias", DEFAULT_DB_ALIAS)
+    return int(_write(close)) if run(alias, found) else 0
+
+
 async def aengage(*args: Any, **options: Any) -> None:
     await threads.acall(lambda: engage(*args, **options))
 
@@ -179,7 +196,7 @@ def _engage(
 ) -> None:
     moment = connection.ops.adapt_datetimefield_value
     with connection.cursor() as cursor:
-        _close(cursor, chosen, moment(now))
+        _close(cursor, moment(now), chosen)
         if anew:
             cursor.execute(f"SELECT id FROM token_allowance_switch WHERE {WHERE}", chosen.values)
             if cursor.fetchone():
@@ -211,7 +228,7 @@ def _release(
 ) -> bool:
     moment = connection.ops.adapt_datetimefield_value
     with connection.cursor() as cursor:
-        _close(cursor, chosen, moment(now))
+        _close(cursor, moment(now), chosen)
         cursor.execute(
             f"UPDATE token_allowance_switch SET released_at = %s WHERE {WHERE} "
             "AND reason = coalesce(%s, reason) RETURNING id",
@@ -224,15 +241,18 @@ def _release(
         return True
 
 
-def _close(cursor: Any, chosen: Target, now: Any) -> None:
-    """Write down that a switch has ended by itself, so that the next one begins anew."""
+def _close(cursor: Any, now: Any, chosen: Target | None = None) -> int:
+    """Write down that switches have ended by themselves; a next one then begins anew."""
+    where, values = ("released_at IS NULL", []) if chosen is None else (WHERE, chosen.values)
     cursor.execute(
-        f"UPDATE token_allowance_switch SET released_at = ends_at WHERE {WHERE} "
+        f"UPDATE token_allowance_switch SET released_at = ends_at WHERE {where} "
         "AND ends_at <= %s RETURNING id, ends_at",
-        [*chosen.values, now],
+        [*values, now],
     )
-    for switch, ended_at in cursor.fetchall():
+    ended = cursor.fetchall()
+    for switch, ended_at in ended:
         _record(cursor, switch, "released", ended_at, BY_ITSELF, "its time was over")
+    return len(ended)
 
 
 def _record(cursor: Any, switch: int, action: str, at: Any, by: str, reason: str) -> None:

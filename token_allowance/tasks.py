@@ -49,6 +49,12 @@ def fold_spend() -> int:
     return run("fold_spend")
 
 
+@shared_task(name="token_allowance.close_switches", ignore_result=True)  # type: ignore[untyped-decorator]
+def close_switches() -> int:
+    """Keep in the history which switches have ended by themselves; how many there were."""
+    return run("close_switches")
+
+
 @shared_task(name="token_allowance.evaluate_alerts", ignore_result=True)  # type: ignore[untyped-decorator]
 def evaluate_alerts() -> int:
     """Look for what alert rules are about; how many alerts were fired, by whichever process."""
