@@ -8,9 +8,16 @@ import pytest
 
 from tests.alerting import DAY, HOUR, MINUTE, Clock, channel, limit, sent, told
 from tests.stores import hold, spend
-from token_allowance import allowance
+from token_allowance import allowance, conf
 from token_allowance.alerts.evaluation import evaluate
-from token_allowance.models import Alert, LimitIncrease
+from token_allowance.models import (
+    Alert,
+    AlertRule,
+    Delivery,
+    LimitIncrease,
+    Reservation,
+    Tenant,
+)
 from token_allowance.usage import Usage
 
 
@@ -166,3 +173,42 @@ def test_a_window_long_gone_is_not(database: str, clock: Clock) -> None:
     clock.goes_on(2 * DAY)
     late.settle(Usage(2_000))
     assert evaluate(clock.goes_on(MINUTE)) == 0
+
+
+def test_a_limit_of_a_plan_tells_of_its_tenants(database: str, clock: Clock) -> None:
+    Tenant.objects.using(database).create(key="acme", plan="pro")
+    limit(database, 100, plan="pro")
+    for tenant in ("acme", "other"):
+        spend(100, tenant=tenant)
+    assert evaluate(clock.goes_on(MINUTE)) == 1
+    assert Alert.objects.using(database).get().tenant == "acme"
+
+
+def test_each_rule_about_budgets_tells_for_itself(database: str, clock: Clock) -> None:
+    limit(database)
+    evaluate(clock.now)
+    pager = channel(database, name="pager")
+    channel(database, name="everything")
+    second = AlertRule.objects.using(database).create(kind="budget", name="for the pager")
+    second.channels.add(pager)
+    spend(1_400, tenant="acme")
+    assert evaluate(clock.goes_on(MINUTE)) == 2
+    told_where = Delivery.objects.using(database).values_list("alert__rule__name", "channel__name")
+    assert sorted(told_where) == [
+        ("A budget reaches 70, 90 or 100 percent", "everything"),
+        ("A budget reaches 70, 90 or 100 percent", "pager"),
+        ("for the pager", "pager"),
+    ]
+
+
+def test_what_is_no_key_of_ours_is_passed_over(database: str, clock: Clock) -> None:
+    """A store's events may say anything."""
+    limit(database)
+    spend(1_400, tenant="acme")
+    spend(1, tenant="other")
+    conf.store().drain()
+    strange = [["x"], "y", ["8|colour=red|cost|day/1/UTC|-", "cost", 1], 7, [None], [7],
+               ["8|tenant=a|cost|day/1/No/Where|20260304T000000Z", "cost", 1]]  # fmt: skip
+    Reservation.objects.using(database).filter(tenant="other").update(holds=strange)
+    assert evaluate(clock.goes_on(MINUTE)) == 1
+    assert not AlertRule.objects.using(database).exclude(error="").exists()

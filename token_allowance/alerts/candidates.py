@@ -22,8 +22,8 @@ ZONES = dt.timedelta(hours=26)
 HELD = {
     "postgresql": "SELECT DISTINCT h.value ->> 0 FROM token_allowance_reservation r, "
     "jsonb_array_elements(r.holds) h",
-    "sqlite": "SELECT DISTINCT json_extract(h.value, '$[0]') FROM token_allowance_reservation r, "
-    "json_each(r.holds) h",
+    "sqlite": "SELECT DISTINCT CASE h.type WHEN 'array' THEN json_extract(h.value, '$[0]') END "
+    "FROM token_allowance_reservation r, json_each(r.holds) h",
 }
 OWN = ("window", "rolling_seconds", "anchor_day", "time_zone", "unit", "amount", "notify_at")
 QUARTER = dt.timedelta(minutes=HourlySpend.MINUTES)
@@ -53,7 +53,7 @@ def moved(alias: str, since: dt.datetime) -> set[str]:
             f"{HELD[connection.vendor]} WHERE r.settled_at IS NOT NULL AND r.settled_at >= %s",
             [connection.ops.adapt_datetimefield_value(since)],
         )
-        found = {key for (key,) in cursor.fetchall()}
+        found = {key for (key,) in cursor.fetchall() if isinstance(key, str)}
     adjustments = Adjustment.objects.using(alias).filter(created_at__gte=since)
     return found.union(adjustments.values_list("key", flat=True))
 

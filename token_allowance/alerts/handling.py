@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
+from django.db.models import Q
 from django.utils import timezone
 
 from token_allowance.models import Alert
@@ -29,7 +30,8 @@ def mute(alert: Alert, until: dt.datetime, by: str, reason: str) -> None:
         raise ValueError("an alert is muted for 24 hours at most")
     if not str(reason).strip():
         raise ValueError("to mute an alert needs a reason")
-    Alert.objects.using(alert._state.db).filter(pk=alert.pk).update(
+    same = Q(rule=alert.rule_id, target=alert.target, resolved_at=None)
+    Alert.objects.using(alert._state.db).filter(Q(pk=alert.pk) | same).update(
         muted_until=until, muted_by=str(by)[:200], mute_reason=str(reason)[:500]
     )
     alert.refresh_from_db()

@@ -21,9 +21,11 @@ def named(decided: Policy, counters: Iterable[str], now: dt.datetime) -> dict[st
     """The budgets that these counter keys are of, by key; none where no limit is any more."""
     meant: dict[tuple[Values, dt.datetime], set[str]] = {}
     for counter in counters:
-        budget = budget_of(keys.whole(counter) or counter, 0, now)
+        budget = _read(counter, now)
+        if budget is None or budget.is_cap:
+            continue
         end = budget.window.end
-        if budget.is_cap or (end is not None and end + GRACE <= now):
+        if end is not None and end + GRACE <= now:
             continue
         moment = now if end is None or now < end else end - INSTANT
         meant.setdefault((budget.values, moment), set()).add(budget.key)
@@ -32,6 +34,14 @@ def named(decided: Policy, counters: Iterable[str], now: dt.datetime) -> dict[st
         opened = of_values(decided, [values], moment)
         found.update({key: budget for key, budget in opened.items() if key in names})
     return found
+
+
+def _read(counter: str, now: dt.datetime) -> Budget | None:
+    """None if it is no key of ours: a store's events may say anything."""
+    try:
+        return budget_of(keys.whole(counter) or counter, 0, now)
+    except (ValueError, TypeError, LookupError):
+        return None
 
 
 def of_values(decided: Policy, values: Iterable[Values], now: dt.datetime) -> dict[str, Budget]:
