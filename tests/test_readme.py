@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 import unittest
 from decimal import Decimal
 from pathlib import Path
@@ -16,7 +17,9 @@ from django.urls import path
 
 from project.provider import FIXED_COST, Provider
 from token_allowance import allowance, conf
+from token_allowance.channels import signatures
 from token_allowance.models import DegradeRule, Limit, Price, Reservation
+from token_allowance.models.channels import new_secret
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -45,6 +48,18 @@ def test_the_code_blocks_run(monkeypatch: pytest.MonkeyPatch) -> None:
     charged = Reservation.objects.filter(state="settled").order_by("id")
     assert [row.feature for row in charged] == ["support-chat", "digest", ""]
     assert charged[2].cost_micros == 719  # as the comment beside call.record says
+
+
+def test_the_example_of_a_receiver_knows_our_signature() -> None:
+    (example,) = (code for code in PYTHON if "def is_genuine" in code)
+    namespace: dict[str, Any] = {}
+    exec(example, namespace)
+    secret, body, now = new_secret(), b'{"id": "e1"}', int(time.time())
+    is_genuine = namespace["is_genuine"]
+    assert is_genuine(signatures.headers(secret, "e1", now, body), body, secret)
+    assert not is_genuine(signatures.headers(secret, "e1", now, body), body + b" ", secret)
+    assert not is_genuine(signatures.headers(secret, "e1", now, body), body, new_secret())
+    assert not is_genuine(signatures.headers(secret, "e1", now - 301, body), body, secret)
 
 
 def test_the_settings_block_is_valid() -> None:
