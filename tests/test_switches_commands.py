@@ -20,7 +20,7 @@ from tests import redis_stores
 from token_allowance import allowance
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.management.durations import duration, spoken
-from token_allowance.models import Limit, Price, Refusal, Switch, SwitchEvent
+from token_allowance.models import Limit, Price, Refusal, Switch, SwitchEvent, Tenant
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -267,6 +267,13 @@ def test_status_says_first_what_is_stopped_then_what_is_refused_and_nearly_spent
         "  tenant 7, daily cost: $0.25 of $0.30 used (83 %)\n"
         "  all calls, daily tokens: 250,000 of 10,000,000 used (2 %)\n"
     ) in text
+
+
+def test_status_names_tenants_that_are_not_active() -> None:
+    assert "not active" not in run("status")
+    for key in ("9", "7"):
+        Tenant.objects.create(key=key, is_active=False)
+    assert "Tenants that are not active, so stopped: 7, 9\n" in run("status")
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,22 @@ def test_who_engages_it_in_the_same_process_need_not_wait(lab: Lab, asynchronous
     charged_for_one_piece(lab, "openai")
 
 
+def test_it_may_be_engaged_in_the_event_loop_that_reads_the_stream(lab: Lab) -> None:
+    lab.provider.script([SLOW])
+
+    async def read() -> float:
+        async with lab.aclient("openai", feature="agent") as client:
+            stream = await create(client, stream=True)
+            allowance.engage("feature:agent", reason="spend", by="ops", cut_streams=True)
+            at = time.monotonic()
+            with pytest.raises(SwitchEngaged):
+                await anext(aiter(stream))
+            return time.monotonic() - at
+
+    assert asyncio.run(read()) < 0.5
+    assert lab.row().flags == ["cut"]
+
+
 def test_the_command_line_of_another_process_cuts_it(lab: Lab) -> None:
     lab.provider.script([Reply(text=" windy" * 16, chunks=2, chunk_delay_seconds=30.0)])
     name = connections["default"].settings_dict["NAME"]

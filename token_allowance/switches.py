@@ -103,7 +103,7 @@ def engage(
         cuts_streams=bool(cut_streams),
     )
     threads.call(_write, lambda c: _engage(c, chosen, order, timezone.now(), anew))
-    streams.watch().look()
+    threads.call(streams.watch().look)
 
 
 def disengage(

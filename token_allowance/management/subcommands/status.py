@@ -20,6 +20,7 @@ from token_allowance.models import (
     PolicyVersion,
     Refusal,
     Reservation,
+    Tenant,
 )
 
 HELP = "Show what is stopped, refused and nearly spent, the mode, and whether all is well."
@@ -60,6 +61,11 @@ def switches(out: OutputWrapper) -> None:
     for switch in engaged:
         out.write(f"  {targets.line(switch)}")
         out.write(f"    to undo: {targets.command('resume', switch)}")
+    inactive = Tenant.objects.filter(is_active=False).order_by("key")
+    keys = list(inactive.values_list("key", flat=True)[: SHOWN + 1])
+    if keys:
+        more = ", …" if len(keys) > SHOWN else ""
+        out.write(f"Tenants that are not active, so stopped: {', '.join(keys[:SHOWN])}{more}")
 
 
 def refused(out: OutputWrapper, now: dt.datetime) -> None:
