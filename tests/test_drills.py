@@ -362,6 +362,26 @@ def test_a_plan_follows_the_setting_until_told_otherwise(settings: LazySettings)
 
 
 @pytest.mark.parametrize(
+    "wrong",
+    [{"percent": 0}, {"percent": 101}, {"processes": 0}, {"seconds": 0}, {"seconds": float("nan")},
+     {"slo_seconds": float("inf")}, {"tenant": "*"}, {"feature": "a\x00b"}],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.django_db
+def test_what_cannot_be_drilled_is_a_sentence(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"is not from|not a value|control character"):
+        plan(**wrong)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_host_s_test_run_does_not_drill_its_real_database() -> None:
+    with pytest.raises(drills.CannotDrill, match="test run"):
+        drills.run(plan())
+    assert not Drill.objects.exists()
+    assert not Switch.objects.exists()
+
+
+@pytest.mark.parametrize(
     ("given", "problem"),
     [
         ({"tenat": "x"}, "did you mean 'tenant'"),
@@ -512,6 +532,7 @@ def test_what_a_host_project_prints_is_not_taken_for_a_probe_s_word(
 ) -> None:
     """A process that ends is told with its last words, and none is left."""
     monkeypatch.setattr(probes, "python", lambda: str(ROOT / "tests" / "chatty"))
+    monkeypatch.setattr(probes, "in_tests", lambda: False)
     with (
         pytest.raises(drills.CannotDrill, match=r"status 3: .*no such table"),
         probes.Probes(plan(processes=2), "http://127.0.0.1:1", "drill-1") as started,

@@ -20,7 +20,7 @@ from types import TracebackType
 from django.db import DEFAULT_DB_ALIAS, DataError
 from django.utils import timezone
 
-from token_allowance import conf, metrics
+from token_allowance import conf, metrics, policy
 from token_allowance.exceptions import (
     AllowanceError,
     AllowanceExceeded,
@@ -84,9 +84,10 @@ def note(error: AllowanceError, provider: str, model: str, attribution: Attribut
     if in_tests():
         return
     now = timezone.now()
+    known = policy.known()
     names = _fitting(
         reason, getattr(error, "key", ""), attribution.tenant, attribution.user,
-        attribution.feature, provider, model,
+        attribution.feature, provider, known.model(model) if known else family(model),
     )  # fmt: skip
     _tally.add(Refused(now.replace(second=0, microsecond=0), *names), now)
     _writer.wake()
@@ -216,11 +217,7 @@ class Writer:
 @lru_cache(maxsize=256)  # a loop that is refused asks for the same again and again
 def _fitting(*values: str) -> tuple[str, ...]:
     """What the columns hold of these values: the name of a model is whatever a request says."""
-    *others, model = values
-    texts = [
-        text.replace("\x00", "").encode("utf-8", "replace").decode()
-        for text in (*others, family(model))
-    ]
+    texts = [text.replace("\x00", "").encode("utf-8", "replace").decode() for text in values]
     named = zip(Refused._fields[1:], texts, strict=True)
     return tuple(text[: LENGTHS.get(name, IDENTIFIER_LENGTH)] for name, text in named)
 

@@ -15,7 +15,7 @@ from token_allowance.drill_record import alias
 from token_allowance.drills.endpoint import Endpoint
 from token_allowance.drills.figures import Figures, Moments, measured
 from token_allowance.drills.plan import NAME, CannotDrill, Plan
-from token_allowance.drills.probes import START_SECONDS, Probes
+from token_allowance.drills.probes import START_SECONDS, Probes, environment
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.models import Drill, Price
 from token_allowance.switches import disengage, engage
@@ -66,6 +66,7 @@ def check(plan: Plan) -> None:
                 f"a switch is engaged that stops the target already: {switch.reason}. "
                 "Drill another target, or release it first"
             )
+    environment()
 
 
 def announced(plan: Plan) -> str:

@@ -13,6 +13,8 @@ NAME = "drill"  # of what a made-up caller has beside the target; of the provide
 EACH = 2  # callers in each process that the switch stops, and as many that it must leave alone
 TRIED = 100_000  # names: one in a hundred callers is found among far fewer
 BY_LENGTH = 200
+MOST_PROCESSES = 64
+MOST_SECONDS = 3600
 
 
 class CannotDrill(Exception):
@@ -49,10 +51,14 @@ class Plan:
                 "name what to drill, a tenant or a feature that may be stopped for a moment; "
                 "everything is never drilled"
             )
-        if not 1 <= self.percent <= ALL_PERCENT:
-            raise ValueError(f"percent={self.percent} is not from 1 to {ALL_PERCENT}")
-        if self.processes < 1 or self.seconds <= 0 or self.slo_seconds <= 0:
-            raise ValueError("processes, seconds and the SLO must be above 0")
+        for name, value, least, most in (
+            ("percent", self.percent, 1, ALL_PERCENT),
+            ("processes", self.processes, 1, MOST_PROCESSES),
+            ("seconds", self.seconds, 0.1, MOST_SECONDS),
+            ("SLO", self.slo_seconds, 0.001, MOST_SECONDS),
+        ):
+            if not least <= value <= most:
+                raise ValueError(f"{name}: {value:g} is not from {least:g} to {most:g}")
 
     @property
     def target(self) -> dict[str, Any]:
@@ -99,20 +105,19 @@ def planned(
     A target that is given replaces the whole target of DRILL. Of a feature one in a hundred callers
     is stopped if nothing else is said, of a tenant all.
     """
-    chosen = conf.current().drill
+    given = {
+        "percent": percent, "processes": processes, "seconds": seconds, "slo_seconds": slo_seconds,
+    }  # fmt: skip
+    chosen = dict(conf.current().drill)
     if tenant or feature:
-        chosen = {**chosen, "tenant": tenant or "", "feature": feature or "", "percent": None}
-    stopped = percent or chosen["percent"] or (ALL_PERCENT if chosen["tenant"] else 1)
-    target = {
-        name: checked_identifier(name, chosen[name])
-        for name in ("tenant", "feature")
-        if chosen[name]
-    }
+        chosen |= {"tenant": tenant or "", "feature": feature or "", "percent": None}
+    chosen |= {name: value for name, value in given.items() if value is not None}
+    if chosen["percent"] is None:
+        chosen["percent"] = ALL_PERCENT if chosen["tenant"] else 1
+    values: dict[str, Any] = {name: chosen[name] for name in given}
+    for name in ("tenant", "feature"):
+        values[name] = checked_identifier(name, chosen[name]) if chosen[name] else ""
     return Plan(
-        **target,
-        percent=stopped,
-        processes=processes or chosen["processes"],
-        seconds=seconds or chosen["seconds"],
-        slo_seconds=slo_seconds or chosen["slo_seconds"],
+        **values,
         by=str(by).replace("\x00", "")[:BY_LENGTH],
     )

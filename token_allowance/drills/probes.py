@@ -22,6 +22,7 @@ from django.conf import settings
 from token_allowance.drills.figures import Call
 from token_allowance.drills.plan import CannotDrill, Plan
 from token_allowance.drills.probe import MARK
+from token_allowance.stores.connections import in_tests
 
 START_SECONDS = 60.0
 END_SECONDS = 10.0
@@ -36,13 +37,14 @@ class Probe:
         self.number = number
         self.client = ""
         self.calls: list[Call] = []
+        own = environment()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as this
         self.process = subprocess.Popen(
             [python(), "-m", "django", "allowance", "drill", "--probe"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=environment(),
+            env=own,
             start_new_session=True,  # an interrupt of the driller's is not theirs
         )
         self._reader = threading.Thread(
@@ -192,6 +194,8 @@ def python() -> str:
 
 def environment() -> dict[str, str]:
     """What a probe needs to find the same project. Raises CannotDrill if it could not."""
+    if in_tests():
+        raise CannotDrill("a test run's processes would not see its databases, but the real ones")
     module = getattr(settings, "SETTINGS_MODULE", None)
     if not module:
         raise CannotDrill("the settings are no module that another process could import")
