@@ -21,8 +21,7 @@ Shown = str | SafeString
 class AlertRuleAdmin(AllowanceAdmin):
     """There is one for each kind from the start; whoever wants less switches it off."""
 
-    list_display = ["name", "is_active", "severity", "threshold_shown", "minutes", "told_where",
-                    "open_alerts", "health"]  # fmt: skip
+    list_display = ["name", "is_active", "severity", "open_alerts", "health", "told_where"]
     list_filter = ["is_active", "severity"]
     search_fields = ["name"]
     fieldsets = (
@@ -44,14 +43,10 @@ class AlertRuleAdmin(AllowanceAdmin):
         """The kind of a rule stays: its alerts are of that kind."""
         return [*self.readonly_fields, "kind"] if obj else list(self.readonly_fields)
 
-    @admin.display(description="threshold", ordering="threshold")
-    def threshold_shown(self, rule: AlertRule) -> Shown:
-        return figure(None if rule.threshold is None else f"{rule.threshold.normalize():f}")
-
     @admin.display(description="told where")
     def told_where(self, rule: AlertRule) -> str:
         named = ", ".join(channel.name for channel in rule.channels.all())
-        return named or "channels that take its severity"
+        return named or "by severity"
 
     @admin.display(description="open alerts")
     def open_alerts(self, rule: Any) -> Shown:

@@ -28,6 +28,7 @@ NAMED: dict[str, Any] = {
     name: names.column(name) for name in ("tenant", "user", "session", "feature")
 }
 SPENDER = ("tenant", "user", "feature", "model")
+LONGEST_NAME = 30
 #: Keys of a snapshot that have columns or a place of their own on the page.
 APART = frozenset(("top_spenders", "top_minutes", "since", "taken_at"))
 
@@ -87,8 +88,7 @@ class DeliveryInline(Deliveries):
 
 @admin.register(Alert)
 class AlertAdmin(ReadOnlyAdmin):
-    list_display = ["title", "state", "severity", "fired_at", "top_spender", "looked_after_by",
-                    "sent"]  # fmt: skip
+    list_display = ["title", "state", "severity", "since", "top_spender", "sent"]
     list_filter = [StateFilter, "severity", "rule"]
     search_fields = ["=tenant", "title"]
     search_help_text = "A tenant, or part of a title."
@@ -126,16 +126,17 @@ class AlertAdmin(ReadOnlyAdmin):
             return "over"
         if alert.muted_until and now < alert.muted_until:
             return f"muted until {timezone.localtime(alert.muted_until):%H:%M}"
-        return "acknowledged" if alert.acknowledged_at else "open"
+        return f"acknowledged by {alert.acknowledged_by}" if alert.acknowledged_at else "open"
 
-    @admin.display(description="looked after by")
-    def looked_after_by(self, alert: Alert) -> str:
-        return alert.acknowledged_by or NOTHING
+    @admin.display(description="since", ordering="fired_at")
+    def since(self, alert: Alert) -> str:
+        at = timezone.localtime(alert.fired_at)
+        return f"{at.day} {at:%b %H:%M}"
 
     @admin.display(description="top spender")
     def top_spender(self, alert: Alert) -> str:
         for one in alert.snapshot.get("top_spenders") or ():
-            named = " / ".join(str(one[name]) for name in SPENDER if one.get(name))
+            named = " / ".join(str(one[name])[:LONGEST_NAME] for name in SPENDER if one.get(name))
             return f"{named or 'calls'}, {one.get('percent', 0)} %"
         return NOTHING
 
@@ -163,7 +164,10 @@ class AlertAdmin(ReadOnlyAdmin):
         minutes = alert.snapshot.get("top_minutes")
         caption = f"the last {minutes} minutes" if minutes else ""
         return format_html(
-            '<table class="sum"><caption>{}</caption><tr>{}</tr>{}</table>', caption, heads, lines
+            '<table class="sum spenders"><caption>{}</caption><tr>{}</tr>{}</table>',
+            caption,
+            heads,
+            lines,
         )
 
     @admin.display(description="besides")
