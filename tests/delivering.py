@@ -22,13 +22,14 @@ def main() -> None:
     from django.conf import settings
 
     from token_allowance.channels import outbox, senders
+    from token_allowance.models import Delivery
 
     settings.TOKEN_ALLOWANCE = {"WEBHOOK_ALLOWED": ["127.0.0.0/8"]}
     if told["killed"]:
         send = senders.send
 
-        def send_and_die(*given: Any) -> None:
-            send(*given)
+        def send_and_die(delivery: Delivery, now: dt.datetime) -> None:
+            send(delivery, now)
             os.kill(os.getpid(), signal.SIGKILL)
 
         senders.send = send_and_die

@@ -12,10 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 from django.db import connection, transaction
+from django.db.models import F
 from django.utils import timezone
 
 from tests import work
@@ -78,7 +80,7 @@ def until(true: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def told(**given: object) -> None:
+def told(**given: Any) -> None:
     """Write an alert and its deliveries, as an evaluation does."""
     now = timezone.now()
     with transaction.atomic():
@@ -145,7 +147,7 @@ def test_c86_a_worker_that_is_killed_between_send_and_mark_costs_one_duplicate(
     receiver.may_answer.set()
     (row,) = Delivery.objects.all()
     assert (row.state, row.attempts) == ("pending", 1)
-    older = row.claimed_until - dt.timedelta(seconds=outbox.CLAIM_SECONDS)
+    older = F("claimed_until") - dt.timedelta(seconds=outbox.CLAIM_SECONDS)
     Delivery.objects.update(claimed_until=older)
     with worker("-B", "-s", str(tmp_path / "schedule")):
         until(lambda: Delivery.objects.get().state == "sent")

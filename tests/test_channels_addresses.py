@@ -7,6 +7,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,9 @@ def connects(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         "https://[2002:a00:1::]/",
         "https://[2001:0:7f00:1::]/",
         "https://[2001:db8::1]/",
+        "https://[3fff::1]/",
+        "https://[5f00::1]/",
+        "https://[100::1]/",
         "http://93.184.216.34/",
         "http://169.254.169.254/",
         "http://[::ffff:169.254.169.254]/",
@@ -210,7 +214,7 @@ def test_an_answer_that_drips_is_cut_off(scheme: str, text: bytes) -> None:
     began = time.monotonic()
     with (
         talking(drip(text, 0.05)) as port,
-        pytest.raises((OSError, posts.http.client.HTTPException)),
+        pytest.raises((OSError, HTTPException)),
     ):
         posts.post(f"{scheme}://127.0.0.1:{port}/", b"{}", {}, allowed=LOOPBACK, seconds=0.5)
     assert time.monotonic() - began < 5  # 200 bytes would take 10 seconds

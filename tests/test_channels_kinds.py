@@ -9,12 +9,14 @@ import hmac
 import json
 import smtplib
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
+import django
 import pytest
 from django.core import mail
-from django.core.mail import EmailMessage
+from django.core.mail.backends import locmem
 
 from tests.receivers import Receiver, talking
 from tests.tellings import LOOPBACK, NOW, alert, channel
@@ -216,11 +218,34 @@ def test_what_is_no_http_is_said_without_its_words() -> None:
 def test_what_a_mail_server_says_is_not_kept(
     monkeypatch: pytest.MonkeyPatch, raised: Exception, text: str
 ) -> None:
-    def send(self: EmailMessage, *_: Any, **__: Any) -> int:
+    def send(self: locmem.EmailBackend, *_: Any) -> int:
         raise raised
 
-    monkeypatch.setattr(EmailMessage, "send", send)
+    monkeypatch.setattr(locmem.EmailBackend, "send_messages", send)
     assert str(failure(delivery(channel()))) == text
+
+
+def test_a_mail_server_that_says_nothing_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    """Django's own default is to wait for ever."""
+    monkeypatch.setattr(senders, "MAIL_SECONDS", 0.3)
+    began = time.monotonic()
+    backend = "django.core.mail.backends.smtp.EmailBackend"
+
+    def say(visitor: socket.socket) -> None:
+        visitor.recv(1)
+
+    with talking(say) as port:
+        if django.VERSION >= (6, 1):
+            options = {"host": "127.0.0.1", "port": port}
+            settings.MAILERS = {"default": {"BACKEND": backend, "OPTIONS": options}}
+        else:
+            settings.EMAIL_BACKEND = backend
+            settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", port
+        failed = failure(delivery(channel()))
+    assert (str(failed), failed.final) == ("SMTPServerDisconnected", False)
+    assert time.monotonic() - began < 10
 
 
 def test_a_channel_that_names_nobody_is_given_up_at_once() -> None:

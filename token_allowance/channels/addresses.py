@@ -20,11 +20,9 @@ PORTS = {"https": 443, "http": 80}
 NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*\Z")
 NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)\Z")  # as a last label: a way of writing IPv4
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-# Not public, whatever ``is_global`` of some Python says.
-CLOSED = tuple(
-    ipaddress.IPv6Network(text)
-    for text in ("::/96", "64:ff9b:1::/48", "2001::/23", "fc00::/7", "fec0::/10")
-)
+# Whatever ``is_global`` of some Python says, IPv6 is public here only, and not there.
+UNICAST = ipaddress.IPv6Network("2000::/3")
+CLOSED = (ipaddress.IPv6Network("2001::/23"), ipaddress.IPv6Network("3fff::/20"))
 
 
 class Refused(Exception):
@@ -92,7 +90,7 @@ def is_public(address: Address) -> bool:
     if isinstance(address, ipaddress.IPv6Address):
         if (inner := _inner(address)) is not None:
             return is_public(inner)
-        if any(address in network for network in CLOSED):
+        if address not in UNICAST or any(address in network for network in CLOSED):
             return False
     return address.is_global and not (
         address.is_multicast or address.is_reserved or address.is_unspecified
