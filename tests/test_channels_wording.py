@@ -195,7 +195,8 @@ def test_percent_used_is_exact_and_never_rounded_up(
     ("amount", "unit", "expected"),
     [(719, "cost", "$0.000719"), (1, "cost", "$0.000001"), (99_999, "cost", "$0.099999"),
      (999_999, "cost", "$0.99"), (31_849_999, "cost", "$31.84"), (0, "cost", "$0.00"),
-     (1_250_000_000, "cost", "$1,250.00"), (1200, "tokens", "1,200 tokens"), (1, "calls", "1 call")],
+     (1_250_000_000, "cost", "$1,250.00"), (1200, "tokens", "1,200 tokens"),
+     (1, "calls", "1 call")],
 )  # fmt: skip
 def test_c90_small_amounts_are_never_nothing(amount: int, unit: str, expected: str) -> None:
     assert figures.amount_text(amount, unit) == expected
