@@ -157,18 +157,20 @@ $fn$;
 --
 -- p_call, arrays as text, which a driver writes and the server reads in a tenth of the time:
 --   keys     {"8|tenant=acme|cost|day/1/UTC|20261130T000000Z","9|global|…"}, in lock order
---   slices   {NULL,29384}        where the window rolls: the slice to hold it in
 --   needs    {80000,80000}       limits {500000,NULL}: NULL is counted, never refused
---   hard     {t,t}               f only notes that the limit would have refused
 --   since    a counter counted since an earlier moment than this must be seeded from the ledger
---   degrades {450000,NULL}       used from which on "degrade" is the answer, for a cheaper plan is at hand
 --   fresh    a missing counter is zero, for its window began while we were counting
 --   version, lease_ms            of the policy; of the hold
+-- and where they are not as usual
+--   slices   {NULL,29384}        where the window rolls: the slice to hold it in
+--   hard     {t,t}               f only notes that the limit would have refused
+--   degrades {450000,NULL}       used from which on "degrade" is the answer, for a cheaper plan is at hand
 --   ticket, number               if it waits for room: its name and its place in line
+--   sure     true                it had room before: take it, and look only if that fails
 -- p_row      the ledger row; expires_at is set here, by the database's clock
 -- status     admitted, refused, stale (reload the policy), seed (seed the counters in marks), repeat,
 --            degrade (ask again with the cheaper plan: these marks have reached their level)
--- marks      1-based places: refused by, to be seeded, at their level, or noted by a soft limit
+-- marks      1-based places: refused by, to be seeded, or at their level
 -- rank       of a refusal: how many stand before it in a queue. They go first even if there is room.
 CREATE OR REPLACE FUNCTION token_allowance_reserve_v1(
     p_call jsonb, p_row jsonb,
@@ -184,69 +186,75 @@ DECLARE
     p_hard boolean[] := p_call ->> 'hard';
     p_since bigint[] := p_call ->> 'since';
     p_degrades bigint[] := p_call ->> 'degrades';
-    p_fresh boolean[] := p_call ->> 'fresh';
     p_lease_ms bigint := p_call ->> 'lease_ms';
     p_ticket uuid := p_call ->> 'ticket';
     p_number bigint := p_call ->> 'number';
+    p_fresh boolean[];
+    sure boolean := p_call ? 'sure';
     n int := cardinality(p_keys);
-    u bigint; h bigint; s bigint; missing boolean := false;
+    u bigint; h bigint; s bigint; v bigint; missing boolean := false; noted boolean := false;
     seeds int[] := '{}'; reached int[] := '{}'; over int[] := '{}';
-    waiting boolean := EXISTS (SELECT FROM token_allowance_ticket); ahead int := 0; held boolean := true;
+    waiting boolean; ahead int := 0; held boolean := true;
+    r token_allowance_reservation;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'token_allowance needs READ COMMITTED' USING ERRCODE = '25001';
     END IF;
     PERFORM set_config('lock_timeout', '2000', true);
     PERFORM pg_advisory_xact_lock_shared(8313, 1);  -- seeding takes it alone (protocol B)
-    marks := '{}'; used := array_fill(0::bigint, ARRAY[n]); reserved := array_fill(0::bigint, ARRAY[n]);
     rank := 0;
 
     -- An unlocked look: a refusal costs no lock and no write, and missing counters come to light.
-    FOR i IN 1 .. n LOOP
-        SELECT c.used, c.reserved, c.since INTO u, h, s
-        FROM token_allowance_counter c WHERE c.key = p_keys[i];
-        IF NOT FOUND AND p_fresh[i] THEN
-            missing := true;
-        ELSIF NOT FOUND OR s < p_since[i] THEN
-            seeds := seeds || i;
-        END IF;
-        IF p_slices[i] IS NOT NULL THEN
-            SELECT sum(c.used), sum(c.reserved) INTO u, h FROM token_allowance_counter c
-            WHERE c.part_of = p_keys[i] AND c.slice BETWEEN p_slices[i] - 62 AND p_slices[i] + 60;
-        END IF;
-        used[i] := coalesce(u, 0);
-        reserved[i] := coalesce(h, 0);
-        IF used[i] >= p_degrades[i] THEN
-            reached := reached || i;
-        END IF;
-        CONTINUE WHEN NOT p_hard[i] OR p_needs[i] <= 0;
-        IF waiting THEN
-            SELECT count(*) INTO ahead FROM token_allowance_ticket t
-            WHERE t.key = p_keys[i] AND t.until > clock_timestamp()
-                AND (p_ticket IS NULL OR t.number < p_number AND t.call <> p_ticket);
-        END IF;
-        IF ahead > 0 OR used[i] + reserved[i] + p_needs[i] > p_limits[i] THEN
-            over := over || i;
-            rank := greatest(rank, ahead);
-            held := held AND used[i] + p_needs[i] <= p_limits[i] AND p_keys[i] NOT LIKE '0|%';
-        END IF;
-    END LOOP;
-    IF cardinality(seeds) > 0 OR cardinality(reached) > 0 OR cardinality(over) > 0 THEN
-        IF (SELECT coalesce(sum(number), 0) FROM token_allowance_policyversion) <> p_version THEN
-            status := 'stale';
-        ELSIF cardinality(seeds) > 0 THEN
-            status := 'seed'; marks := seeds;
-        ELSIF token_allowance_known_v1(p_row) THEN
-            status := 'repeat';
-        ELSIF cardinality(reached) > 0 THEN
-            status := 'degrade'; marks := reached; rank := 0;
-        ELSE
-            status := 'refused'; marks := over;
-            IF held AND p_ticket IS NOT NULL THEN
-                PERFORM token_allowance_join_v1(p_ticket, p_number, ARRAY(SELECT p_keys[m] FROM unnest(marks) AS m));
+    IF NOT sure THEN
+        p_fresh := p_call ->> 'fresh';
+        waiting := EXISTS (SELECT FROM token_allowance_ticket);
+        used := array_fill(0::bigint, ARRAY[n]); reserved := used;
+        FOR i IN 1 .. n LOOP
+            SELECT c.used, c.reserved, c.since INTO u, h, s
+            FROM token_allowance_counter c WHERE c.key = p_keys[i];
+            IF NOT FOUND AND p_fresh[i] THEN
+                missing := true;
+            ELSIF NOT FOUND OR s < p_since[i] THEN
+                seeds := seeds || i;
             END IF;
+            IF p_slices[i] IS NOT NULL THEN
+                SELECT sum(c.used), sum(c.reserved) INTO u, h FROM token_allowance_counter c
+                WHERE c.part_of = p_keys[i] AND c.slice BETWEEN p_slices[i] - 62 AND p_slices[i] + 60;
+            END IF;
+            used[i] := coalesce(u, 0);
+            reserved[i] := coalesce(h, 0);
+            IF used[i] >= p_degrades[i] THEN
+                reached := reached || i;
+            END IF;
+            CONTINUE WHEN NOT p_hard[i] OR p_needs[i] <= 0;
+            IF waiting THEN
+                SELECT count(*) INTO ahead FROM token_allowance_ticket t
+                WHERE t.key = p_keys[i] AND t.until > clock_timestamp()
+                    AND (p_ticket IS NULL OR t.number < p_number AND t.call <> p_ticket);
+            END IF;
+            IF ahead > 0 OR used[i] + reserved[i] + p_needs[i] > p_limits[i] THEN
+                over := over || i;
+                rank := greatest(rank, ahead);
+                held := held AND used[i] + p_needs[i] <= p_limits[i] AND p_keys[i] NOT LIKE '0|%';
+            END IF;
+        END LOOP;
+        IF cardinality(seeds) > 0 OR cardinality(reached) > 0 OR cardinality(over) > 0 THEN
+            IF (SELECT coalesce(sum(number), 0) FROM token_allowance_policyversion) <> p_version THEN
+                status := 'stale';
+            ELSIF cardinality(seeds) > 0 THEN
+                status := 'seed'; marks := seeds;
+            ELSIF token_allowance_known_v1(p_row) THEN
+                status := 'repeat';
+            ELSIF cardinality(reached) > 0 THEN
+                status := 'degrade'; marks := reached; rank := 0;
+            ELSE
+                status := 'refused'; marks := over;
+                IF held AND p_ticket IS NOT NULL THEN
+                    PERFORM token_allowance_join_v1(p_ticket, p_number, ARRAY(SELECT p_keys[m] FROM unnest(marks) AS m));
+                END IF;
+            END IF;
+            RETURN;
         END IF;
-        RETURN;
     END IF;
     BEGIN
         IF missing THEN  -- before any row lock, in lock order
@@ -270,95 +278,119 @@ BEGIN
                 SELECT t.used, t.reserved INTO u, h
                 FROM token_allowance_hold_slice_v1(p_keys[i], p_slices[i], p_needs[i]) AS t;
             END IF;
-            used[i] := u; reserved[i] := h;
+            IF NOT sure THEN
+                used[i] := u; reserved[i] := h;
+            END IF;
             IF u >= p_degrades[i] THEN
                 reached := reached || i;
             END IF;
             IF p_needs[i] > 0 AND u + h + p_needs[i] > p_limits[i] THEN
-                IF p_hard[i] THEN
+                IF p_hard[i] IS FALSE THEN
+                    noted := true;
+                ELSE
                     over := over || i;
                     held := held AND u + p_needs[i] <= p_limits[i] AND p_keys[i] NOT LIKE '0|%';
-                ELSE
-                    marks := marks || i;
                 END IF;
             END IF;
         END LOOP;
-        IF (SELECT coalesce(sum(number), 0) FROM token_allowance_policyversion) <> p_version THEN
+        SELECT coalesce(sum(number), 0), EXISTS (SELECT FROM token_allowance_ticket) INTO v, waiting
+        FROM token_allowance_policyversion;
+        IF v <> p_version THEN
             status := 'stale';
             RAISE EXCEPTION USING ERRCODE = 'TA001';
-        ELSIF cardinality(reached) > 0 OR cardinality(over) > 0 THEN
+        ELSIF cardinality(reached) > 0 OR cardinality(over) > 0 OR sure AND waiting THEN
             status := CASE WHEN cardinality(reached) > 0 THEN 'degrade' ELSE 'refused' END;
             marks := CASE WHEN cardinality(reached) > 0 THEN reached ELSE over END;
             RAISE EXCEPTION USING ERRCODE = 'TA001';
         END IF;
-        IF cardinality(marks) > 0 THEN
-            p_row := jsonb_set(p_row, '{flags}', (p_row -> 'flags') || '["would_refuse"]');
+        r := jsonb_populate_record(NULL::token_allowance_reservation, p_row);
+        r.expires_at := clock_timestamp() + p_lease_ms * interval '1 ms';
+        IF noted THEN
+            r.flags := r.flags || '["would_refuse"]';
         END IF;
-        INSERT INTO token_allowance_reservation
-        SELECT * FROM jsonb_populate_record(NULL::token_allowance_reservation, jsonb_set(p_row,
-            '{expires_at}', to_jsonb(clock_timestamp() + p_lease_ms * interval '1 ms')))
-        ON CONFLICT DO NOTHING;
-        IF NOT FOUND THEN
-            status := 'repeat';
-            RAISE EXCEPTION USING ERRCODE = 'TA001';
-        END IF;
+        INSERT INTO token_allowance_reservation VALUES (r.*);
         IF waiting AND p_ticket IS NOT NULL THEN
             DELETE FROM token_allowance_ticket WHERE id IN (
                 SELECT t.id FROM token_allowance_ticket t WHERE t.call = p_ticket FOR UPDATE SKIP LOCKED);
         END IF;
-        status := 'admitted';
-    EXCEPTION WHEN SQLSTATE 'TA001' THEN  -- the block's updates are undone
-        IF status IN ('refused', 'degrade') AND token_allowance_known_v1(p_row) THEN
+        status := 'admitted'; used := NULL; reserved := NULL;
+    EXCEPTION  -- the block's updates are undone
+    WHEN SQLSTATE 'TA001' THEN
+        IF status = 'stale' THEN
+            NULL;
+        ELSIF sure THEN
+            SELECT t.status, t.marks, t.used, t.reserved, t.rank INTO status, marks, used, reserved, rank
+            FROM token_allowance_reserve_v1(p_call - 'sure', p_row) AS t;
+        ELSIF status IN ('refused', 'degrade') AND token_allowance_known_v1(p_row) THEN
             status := 'repeat';
         ELSIF status = 'refused' AND held AND p_ticket IS NOT NULL THEN
             PERFORM token_allowance_join_v1(p_ticket, p_number, ARRAY(SELECT p_keys[m] FROM unnest(marks) AS m));
         END IF;
+    WHEN unique_violation THEN
+        status := 'repeat';
     END;
 END $fn$;
 
 -- Settle or release: replace what reservation p_row.id holds by what was used.
 --
--- p_actual {cost_micros, tokens, calls}; p_row is the whole ledger row, so that a reservation the
--- database never saw is charged all the same, once (protocol 11).
--- status: settled, released, late (it had expired, or was unknown), repeat, conflict
+-- p_actual {cost_micros, tokens, calls}; p_row says how it ended. If that is the whole ledger row, a
+-- reservation the database never saw is charged all the same, once (protocol 11).
+-- status: settled, released, late (it had expired, or was unknown), repeat, conflict,
+--         unknown (nothing was done: it is not known, and p_row is not whole)
 CREATE OR REPLACE FUNCTION token_allowance_settle_v1(p_actual bigint[], p_row jsonb, OUT status text)
 LANGUAGE plpgsql VOLATILE AS $fn$
 #variable_conflict use_column
 DECLARE
-    r token_allowance_reservation; hold record; held boolean := true; charged boolean := false;
+    r token_allowance_reservation; x token_allowance_reservation; hold record; usual boolean;
+    held boolean := true; charged boolean := false;
 BEGIN
     PERFORM set_config('lock_timeout', '2000', true);
-    IF p_row ->> 'state' = 'released' THEN  -- the next call with its key is reserved anew
-        p_row := jsonb_set(p_row, '{idempotency_key}', '""');
-    END IF;
-    SELECT * INTO r FROM token_allowance_reservation t WHERE t.id = (p_row ->> 'id')::uuid FOR UPDATE;
-    IF NOT FOUND THEN
-        PERFORM pg_advisory_xact_lock_shared(8313, 1);
-        INSERT INTO token_allowance_reservation
-        SELECT * FROM jsonb_populate_record(NULL::token_allowance_reservation, p_row)
-        ON CONFLICT DO NOTHING;
-        IF NOT FOUND THEN
-            status := 'conflict'; RETURN;
-        END IF;
-        r := jsonb_populate_record(NULL::token_allowance_reservation, p_row);
-        held := false; status := 'late';
-    ELSIF r.state IN ('settled', 'released') OR r.state = p_row ->> 'state'
-            OR (r.state = 'expired' AND p_row ->> 'state' = 'released' AND r.settled_at IS NULL) THEN
-        IF p_row ->> 'state' = 'released'
-            OR (r.state = 'settled' AND r.input_tokens = (p_row ->> 'input_tokens')::bigint
-                AND r.output_tokens = (p_row ->> 'output_tokens')::bigint
-                AND r.cost_micros IS NOT DISTINCT FROM (p_row ->> 'cost_micros')::bigint) THEN
-            status := 'repeat';
-        ELSE
-            status := 'conflict';
-            UPDATE token_allowance_reservation t SET flags = t.flags || '["conflict"]'
-            WHERE t.id = r.id AND NOT t.flags ? 'conflict';
-        END IF;
-        RETURN;
-    ELSIF r.state = 'expired' THEN
-        held := false; charged := r.settled_at IS NOT NULL; status := 'late';
+    x := jsonb_populate_record(NULL::token_allowance_reservation, p_row);
+    UPDATE token_allowance_reservation t SET
+        state = x.state, idempotency_key = CASE x.state WHEN 'released' THEN '' ELSE t.idempotency_key END,
+        cost_micros = x.cost_micros, cost_exact = x.cost_exact,
+        input_tokens = x.input_tokens, output_tokens = x.output_tokens,
+        cache_read_tokens = x.cache_read_tokens, cache_write_tokens = x.cache_write_tokens,
+        reasoning_tokens = x.reasoning_tokens, usage = x.usage, raw_usage = x.raw_usage,
+        price = x.price, provider_request_id = x.provider_request_id, settled_at = x.settled_at
+    WHERE t.id = x.id AND t.state = 'reserved'
+    RETURNING t.holds INTO r.holds;
+    usual := FOUND;
+    IF usual THEN
+        status := x.state;
     ELSE
-        status := p_row ->> 'state';
+        SELECT * INTO r FROM token_allowance_reservation t WHERE t.id = x.id FOR UPDATE;
+        IF NOT FOUND THEN
+            IF NOT p_row ? 'created_at' THEN
+                status := 'unknown'; RETURN;
+            END IF;
+            PERFORM pg_advisory_xact_lock_shared(8313, 1);
+            IF x.state = 'released' THEN  -- the next call with its key is reserved anew
+                x.idempotency_key := '';
+            END IF;
+            INSERT INTO token_allowance_reservation VALUES (x.*) ON CONFLICT DO NOTHING;
+            IF NOT FOUND THEN
+                status := 'conflict'; RETURN;
+            END IF;
+            r := x; held := false; status := 'late';
+        ELSIF r.state IN ('settled', 'released') OR r.state = x.state
+                OR (r.state = 'expired' AND x.state = 'released' AND r.settled_at IS NULL) THEN
+            IF x.state = 'released'
+                OR (r.state = 'settled' AND r.input_tokens = x.input_tokens
+                    AND r.output_tokens = x.output_tokens
+                    AND r.cost_micros IS NOT DISTINCT FROM x.cost_micros) THEN
+                status := 'repeat';
+            ELSE
+                status := 'conflict';
+                UPDATE token_allowance_reservation t SET flags = t.flags || '["conflict"]'
+                WHERE t.id = r.id AND NOT t.flags ? 'conflict';
+            END IF;
+            RETURN;
+        ELSIF r.state = 'expired' THEN
+            held := false; charged := r.settled_at IS NOT NULL; status := 'late';
+        ELSE
+            status := x.state;  -- reserved by a transaction that has just ended
+        END IF;
     END IF;
     FOR hold IN
         SELECT h ->> 0 AS key, (h ->> 2)::bigint AS amount,
@@ -381,18 +413,24 @@ BEGIN
             VALUES (hold.key, 0, 0, -1) ON CONFLICT DO NOTHING;
         END IF;
     END LOOP;
-    UPDATE token_allowance_reservation t SET
-        state = p_row ->> 'state',
-        idempotency_key = CASE WHEN p_row ->> 'state' = 'released' THEN '' ELSE t.idempotency_key END,
-        flags = (SELECT coalesce(jsonb_agg(DISTINCT f), '[]') FROM jsonb_array_elements(
-            r.flags || (p_row -> 'flags') || CASE status WHEN 'late' THEN '["late"]' ELSE '[]' END::jsonb) AS f),
-        cost_micros = x.cost_micros, cost_exact = x.cost_exact,
-        input_tokens = x.input_tokens, output_tokens = x.output_tokens,
-        cache_read_tokens = x.cache_read_tokens, cache_write_tokens = x.cache_write_tokens,
-        reasoning_tokens = x.reasoning_tokens, usage = x.usage, raw_usage = x.raw_usage,
-        price = x.price, provider_request_id = x.provider_request_id, settled_at = x.settled_at
-    FROM jsonb_populate_record(NULL::token_allowance_reservation, p_row) AS x
-    WHERE t.id = r.id;
+    IF NOT usual THEN
+        UPDATE token_allowance_reservation t SET
+            state = x.state, idempotency_key = CASE x.state WHEN 'released' THEN '' ELSE t.idempotency_key END,
+            cost_micros = x.cost_micros, cost_exact = x.cost_exact,
+            input_tokens = x.input_tokens, output_tokens = x.output_tokens,
+            cache_read_tokens = x.cache_read_tokens, cache_write_tokens = x.cache_write_tokens,
+            reasoning_tokens = x.reasoning_tokens, usage = x.usage, raw_usage = x.raw_usage,
+            price = x.price, provider_request_id = x.provider_request_id, settled_at = x.settled_at
+        WHERE t.id = x.id;
+    END IF;
+    IF status = 'late' THEN
+        x.flags := x.flags || '["late"]';
+    END IF;
+    IF x.flags <> '[]' THEN
+        UPDATE token_allowance_reservation t SET
+            flags = (SELECT jsonb_agg(DISTINCT f) FROM jsonb_array_elements(t.flags || x.flags) AS f)
+        WHERE t.id = x.id;
+    END IF;
 END $fn$;
 
 -- Extend: a longer lease and more held in each counter the reservation counts in, all or nothing; also

@@ -21,47 +21,72 @@ from token_allowance.stores.base import (
     Row,
     Settlement,
 )
-from token_allowance.stores.statements import one
+from token_allowance.stores.events import FINAL
+from token_allowance.stores.roomy import Roomy
+from token_allowance.stores.statements import one, texts
 
-RESERVE = """SELECT status, marks, used, reserved, rank
+RESERVE = """SELECT status, marks::text, used::text, reserved::text, rank::text
     FROM token_allowance_reserve_v1(%s::jsonb, %s::jsonb)"""
 SETTLE = "SELECT token_allowance_settle_v1(%s::bigint[], %s::jsonb)"
+UNKNOWN = "unknown"  # the reservation: only its whole row can be charged
+ENDING = ("id", "state", "flags", *FINAL)
 EXTEND = """SELECT status, marks, used, reserved FROM token_allowance_extend_v1(
     %s, %s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::boolean[], %s, %s, %s, %s, %s)"""
 EXPIRE = "SELECT token_allowance_expire_v1(%s, %s, %s)"
 LOCK = " FOR UPDATE"
+ADMITTED = Decision(Outcome.ADMITTED)
+written = json.JSONEncoder(separators=(",", ":")).encode  # made once: dumps makes one a call
+roomy = Roomy()
 
 
 def reserve(connection: BaseDatabaseWrapper, request: Request) -> Decision | list[Budget]:
     budgets = request.budgets
     row = {**request.row, "holds": base.holds(request)}
+    status, *figures = texts(connection, RESERVE, [written(_call(request)), written(row)])
+    if status == "admitted":
+        roomy.keep(budget.key for budget in budgets)
+        return ADMITTED
+    marks, used, reserved, rank = (_numbers(text) for text in figures)
+    roomy.drop(budgets[mark - 1].key for mark in marks)
+    if status == "seed":
+        return [budgets[mark - 1] for mark in marks]
+    return _decision(request, str(status), marks, used, reserved, *rank)
+
+
+def _call(request: Request) -> dict[str, Any]:
+    """What the function is told; without what is the usual case."""
+    budgets = request.budgets
     call = {
         "version": request.version,
         "keys": _array([_quoted(b.key) for b in budgets]),
-        "slices": _array([b.slice for b in budgets]),
         "needs": _array([request.need(b) for b in budgets]),
         "limits": _array([request.cap(b) for b in budgets]),
-        "hard": _array([request.hard(b) for b in budgets]),
         "since": _array([b.since for b in budgets]),
-        "fresh": _array([base.fresh(b) for b in budgets]),
         "lease_ms": _milliseconds(request),
     }
+    if not request.ticket and roomy.has(budget.key for budget in budgets):
+        call["sure"] = True
+    call["fresh"] = _array([base.fresh(b) for b in budgets])
+    if any(budget.slice is not None for budget in budgets):
+        call["slices"] = _array([b.slice for b in budgets])
+    if not all(request.hard(budget) for budget in budgets):
+        call["hard"] = _array([request.hard(b) for b in budgets])
     if request.may_degrade:
         call["degrades"] = _array([request.degrades_at(b) for b in budgets])
     if request.ticket:
         call |= {"ticket": str(request.ticket), "number": tickets.number(request.ticket)}
-    status, marks, used, reserved, rank = one(
-        connection, RESERVE, [json.dumps(call), json.dumps(row)]
-    )
-    if status == "seed":
-        return [budgets[mark - 1] for mark in marks]
-    return _decision(request, status, marks, used, reserved, rank)
+    return call
 
 
 def settle(connection: BaseDatabaseWrapper, settlement: Settlement) -> Outcome:
     actual = settlement.actual
     amounts = _array([actual.cost_micros or 0, actual.tokens, actual.calls])
-    return Outcome(one(connection, SETTLE, [amounts, json.dumps(settlement.row)])[0])
+    row = settlement.row
+    ending = {name: row[name] for name in ENDING}
+    (status,) = texts(connection, SETTLE, [amounts, written(ending)])
+    if status == UNKNOWN:
+        (status,) = texts(connection, SETTLE, [amounts, written(row)])
+    return Outcome(str(status))
 
 
 def extend(connection: BaseDatabaseWrapper, request: Request, deferred_id: str | None) -> Decision:
@@ -122,6 +147,11 @@ def _array(values: Sequence[object]) -> str:
 def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
+
+
+def _numbers(text: str | None) -> list[int]:
+    """The numbers of an array, or the one, as PostgreSQL writes them."""
+    return [int(number) for number in text.strip("{}").split(",") if number] if text else []
 
 
 def _milliseconds(request: Request) -> int:
