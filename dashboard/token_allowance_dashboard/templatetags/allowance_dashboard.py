@@ -134,3 +134,9 @@ def field(row: Any, name: str) -> Any:
 def zoned(moment: dt.datetime, zone: dt.tzinfo) -> str:
     """A moment in the page's zone, to the second."""
     return f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S}"
+
+
+@register.simple_tag
+def share(part: int, whole: int) -> int:
+    """A hundred parts of the whole, for the width of a bar."""
+    return 100 * part // whole if whole else 0
