@@ -138,6 +138,8 @@ def _first(payload: Payload, clean: Clean) -> str:
     is_over = payload["event"] == "resolved"
     words = STATES.get(str(payload.get("state_after")))
     if words is None or payload.get("kind") != "budget":
+        if payload.get("kind") == "switch":
+            return clean(f"{tag(payload).capitalize()}: {_title(payload)}")
         if is_over:
             return clean(f"It is over: {_title(payload)}")
         return clean(str(payload.get("sentence") or _title(payload)))
@@ -206,7 +208,8 @@ def _short(name: str, clean: Clean) -> str:
 
 def _footer(payload: Payload, clean: Clean) -> Iterator[str]:
     if payload["event"] == "fired":
-        told = "This is reported once until it is over."
+        passing = payload.get("kind") == "switch"
+        told = "This is reported once." if passing else "This is reported once until it is over."
         if payload.get("rung"):
             until = moment(payload.get("resets_at"))
             told = "This rung is reported once" + (f" until {until}." if until else ".")
