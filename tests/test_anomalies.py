@@ -26,7 +26,8 @@ from tests.traffic import (
 )
 from token_allowance.alerts import quarters, silent
 from token_allowance.alerts.lengths import Length, judge
-from token_allowance.alerts.sums import NONE, Cell, Sums, Target
+from token_allowance.alerts.series import Past, Series
+from token_allowance.alerts.sums import Cell, Sums, Target
 from token_allowance.alerts.surges import Detector, Surge
 
 FACTOR = Decimal(4)
@@ -34,40 +35,22 @@ Z = 4
 SEEDS = [1, 2]
 
 
-class Memory:
-    """The past as the tables would tell it at one minute, of traffic that began at another."""
-
-    def __init__(self, made: Traffic, minute: int, began: int | None = None) -> None:
-        self.series, self.minute = made.series, minute
-        self.first = (made.since if began is None else began) // 15
-        since = quarters.EPOCH + dt.timedelta(minutes=minute - 15)
-        around = quarters.same_time(since, since + dt.timedelta(minutes=15), made.zone)
-        self.around = quarters.complete(around, quarters.start(self.first - 1))
-
-    def weeks(self, target: Target) -> list[list[Sums]]:
-        found = self.series.get(target, {})
-        return [[found.get(quarter, NONE) for quarter in week] for week in self.around]
-
-    def highest_micros(self, target: Target) -> int | None:
-        last, found = (self.minute - 15) // 15, self.series.get(target, {})
-        if last - self.first < quarters.DAY:
-            return None
-        seen = range(max(self.first, last - quarters.WEEK), last)
-        return max((found[quarter].micros for quarter in seen if quarter in found), default=None)
-
-    def of_feature(self, feature: str) -> list[Sums]:
-        last, found = (self.minute - 15) // 15, self.series.get(Target(feature=feature), {})
-        seen = range(max(self.first, last - quarters.DAY), last)
-        return [found.get(quarter, NONE) for week in (seen, *self.around) for quarter in week]
+def before(made: Traffic, minute: int, began: int | None = None) -> Past:
+    """The past at one minute, of traffic that began at another."""
+    series = Series(made.series, (made.since if began is None else began) // 15, made.zone)
+    until = quarters.EPOCH + dt.timedelta(minutes=minute)
+    return series.before(until - dt.timedelta(minutes=15), until)
 
 
-def surges(past: Memory, recent: dict[Cell, Sums], begun: Collection[Target] = ()) -> list[Surge]:
+def surges(past: Past, recent: dict[Cell, Sums], begun: Collection[Target] = ()) -> list[Surge]:
     return Detector(FACTOR, Decimal(1), past).find(recent, begun)
 
 
-def lengths(past: Memory, recent: dict[Cell, Sums]) -> Iterator[Length]:
+def lengths(past: Past, recent: dict[Cell, Sums]) -> Iterator[Length]:
     for feature in sorted({feature for _, feature in recent}):
-        found = judge(feature, Target(feature=feature).of(recent), past.of_feature(feature))
+        found = judge(
+            feature, Target(feature=feature).of(recent), past.lately(Target(feature=feature))
+        )
         if found is not None and found.z >= Z:
             yield found
 
@@ -76,7 +59,7 @@ def alarms(made: Traffic, first: int, last: int, step: int, began: int) -> list[
     """All that the rules find, looking so often, at what began then."""
     found: list[object] = []
     for minute in range(first, last + 1, step):
-        past = Memory(made, minute, began)
+        past = before(made, minute, began)
         recent = cells(made.between(max(began, minute - 15), minute))
         found += [*surges(past, recent), *lengths(past, recent)]
         lowest = silent.expected(past.weeks(Target()))
@@ -116,7 +99,7 @@ def test_a_runaway_agent_is_found_in_its_first_quarter_and_told_as_what_it_is(se
         loop += made.incident(minute, tenant, "agent", 30)
         now = minute + 1
         recent = cells([*made.between(now - 15, now), *loop])
-        found = surges(Memory(made, now), recent)
+        found = surges(before(made, now), recent)
         if found:
             break
     assert [surge.target for surge in found] == [Target(tenant, "agent")]
@@ -131,12 +114,12 @@ def test_a_runaway_of_14_times_is_found_within_five_minutes():
         for call in made.incident(minute, "tenant-07", "agent", 58)
     ]
     usual = (
-        sum(s.micros for s in Memory(made, started + 15).weeks(Target(feature="agent"))[0][1:3])
+        sum(s.micros for s in before(made, started + 15).weeks(Target(feature="agent"))[0][1:3])
         / 30
     )  # a minute
     assert 10 < sum(call.micros for call in loop) / 5 / usual < 20
     recent = cells([*made.between(started - 10, started + 5), *loop])
-    assert surges(Memory(made, started + 5), recent) != []
+    assert surges(before(made, started + 5), recent) != []
 
 
 def test_what_every_tenant_does_is_told_once_for_the_feature():
@@ -144,7 +127,7 @@ def test_what_every_tenant_does_is_told_once_for_the_feature():
     calls = made.between(minute - 15, minute)
     more = [call._replace(micros=10 * call.micros) for call in calls if call.feature == "agent"]
     rest = [call for call in calls if call.feature != "agent"]
-    found = surges(Memory(made, minute), cells(more + rest))
+    found = surges(before(made, minute), cells(more + rest))
     assert [surge.target for surge in found] == [Target(feature="agent")]
 
 
@@ -153,8 +136,8 @@ def test_where_no_tenant_is_named_the_feature_is_judged_as_a_whole():
     nobody = [c._replace(tenant="") for c in made.between(minute - 15, minute)]
     some = made.between(minute - 15, minute)
     loop = made.incident(minute - 1, "", "agent", 700)
-    assert surges(Memory(made, minute), cells(some + nobody[:1])) == []
-    found = surges(Memory(made, minute), cells(some + loop))
+    assert surges(before(made, minute), cells(some + nobody[:1])) == []
+    found = surges(before(made, minute), cells(some + loop))
     assert [surge.target for surge in found] == [Target(feature="agent")]
 
 
@@ -165,14 +148,14 @@ def test_two_incidents_are_told_as_two():
         *made.incident(minute - 1, "tenant-07", "agent", 700),
         *made.incident(minute - 1, "tenant-02", "summarise", 1500),
     ]
-    found = {surge.target for surge in surges(Memory(made, minute), cells(calls))}
+    found = {surge.target for surge in surges(before(made, minute), cells(calls))}
     assert found == {Target("tenant-07", "agent"), Target("tenant-02", "summarise")}
 
 
 def test_what_has_begun_is_over_only_well_below_its_threshold():
     """So that a rate that swings about the threshold is told once."""
     made, minute = traffic(1), minute_of(BUSY)
-    past, agent = Memory(made, minute), Target(feature="agent")
+    past, agent = before(made, minute), Target(feature="agent")
     usual = max(s.micros for s in past.weeks(agent)[0])
     swings = {("t", "agent"): Sums(300, 3 * usual, 1)}
     assert surges(past, swings) == []
@@ -184,14 +167,14 @@ def test_a_few_dear_calls_are_no_rate():
     made, minute = traffic(1), minute_of(NIGHT)
     calls = made.between(minute - 15, minute)
     dear = made.incident(minute - 1, "tenant-02", "report", 1)[0]._replace(micros=40_000_000)
-    assert surges(Memory(made, minute), cells([*calls, dear])) == []
-    assert surges(Memory(made, minute), cells([*calls, *[dear] * 40])) != []
+    assert surges(before(made, minute), cells([*calls, dear])) == []
+    assert surges(before(made, minute), cells([*calls, *[dear] * 40])) != []
 
 
 def test_a_small_sum_is_never_told():
     made, minute = traffic(1), minute_of(NIGHT)
     penny = {("tenant-12", "search"): Sums(500, 900_000, 100_000)}
-    assert surges(Memory(made, minute), penny) == []
+    assert surges(before(made, minute), penny) == []
 
 
 def test_a_customer_who_works_in_bursts_is_usual():
@@ -207,7 +190,7 @@ def test_a_prompt_that_grew_tenfold_is_found_in_its_first_quarter(seed):
     made, minute = traffic(seed), minute_of(BUSY)
     calls = made.between(minute - 15, minute)
     longer = [c._replace(tokens=10 * c.tokens) if c.feature == "chat" else c for c in calls]
-    found = list(lengths(Memory(made, minute), cells(longer)))
+    found = list(lengths(before(made, minute), cells(longer)))
     assert [length.feature for length in found] == ["chat"]
     assert 5 < found[0].tokens / found[0].usual_tokens < 20
 
@@ -223,7 +206,7 @@ def test_few_calls_or_little_past_say_nothing_about_lengths():
 
 @pytest.mark.parametrize(("at", "speaks"), [(BUSY, True), (NIGHT, False)])
 def test_silence_means_something_by_day_only(at, speaks):
-    expected = silent.expected(Memory(traffic(1), minute_of(at)).weeks(Target()))
+    expected = silent.expected(before(traffic(1), minute_of(at)).weeks(Target()))
     assert (expected >= silent.LEAST_CALLS) is speaks
 
 

@@ -13,7 +13,7 @@ from django.conf import LazySettings
 from tests.stores import spend
 from tests.traffic import BUSY, NIGHT, ZONE, Call, ledger_rows, minute_of, rollups, traffic
 from token_allowance import allowance, conf, drill_record
-from token_allowance.alerts import quarters
+from token_allowance.alerts import preview, quarters
 from token_allowance.alerts.evaluation import evaluate
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.models import (
@@ -62,11 +62,11 @@ class World:
     def ledger(self, calls: Iterable[Call], **given: Any) -> None:
         Reservation.objects.using(self.alias).bulk_create(ledger_rows(calls, **given))
 
-    def goes_on(self, more: Iterable[Call] = ()) -> None:
-        """One minute with its calls, and these, and an evaluation."""
+    def goes_on(self, more: Iterable[Call] = (), minutes: int = 1) -> None:
+        """One minute, or several, with their calls, and these, and an evaluation."""
         minute = minute_of(self.now)
-        self.ledger([*self.made.between(minute, minute + 1), *more])
-        self.now += MINUTE
+        self.ledger([*self.made.between(minute, minute + minutes), *more])
+        self.now += minutes * MINUTE
         evaluate(self.now)
 
     def alerts(self, kind: str = "") -> list[Alert]:
@@ -109,8 +109,8 @@ def test_a_runaway_agent_is_one_alert_until_it_is_over(world: World) -> None:
     assert (alert.tenant, alert.feature, alert.unit) == ("tenant-07", "agent", "cost")
     assert (alert.value or 0) > (alert.threshold or 0) > 0
     assert alert.snapshot["top_spenders"][0]["feature"] == "agent"
-    for _ in range(30):
-        world.goes_on()
+    for minutes in (1, 15, 6):
+        world.goes_on(minutes=minutes)
     assert len(world.alerts()) == 1
     assert world.alerts()[0].resolved_at is not None
 
@@ -128,6 +128,33 @@ def test_where_no_rollups_are_kept_the_ledger_tells_the_past(world: World) -> No
     assert kinds.count(KINDS.SPEND_RATE) == 1
     world.goes_on()
     assert failures(world.alias) == []
+
+
+@pytest.mark.parametrize("database", ["postgresql", "sqlite"], indirect=True)
+def test_what_a_rule_would_have_told_can_be_seen_before_it_is_changed(world: World) -> None:
+    minute = minute_of(BUSY)
+    some = [
+        call._replace(user="", tenant="tenant-01")
+        for call in world.made.calls
+        if call.feature in ("agent", "search")
+    ]
+    hour_ago = minute - minute % 15 - 60
+    loop = world.made.incident(hour_ago, "tenant-01", "agent", 900)
+    long = [c._replace(tokens=15 * c.tokens) for c in world.made.incident(
+        hour_ago - 120, "tenant-01", "search", 400)]  # fmt: skip
+    rows = rollups([*some, *loop, *long])
+    HourlySpend.objects.using(world.alias).bulk_create(rows, batch_size=500)
+    rule = AlertRule(kind=KINDS.SPEND_RATE, threshold=Decimal(4))
+    rule._state.db = world.alias
+    at = quarters.start((hour_ago + 15) // 15)
+    fired = preview.would_have_fired(rule, BUSY, days=2)
+    assert fired == [(at, "feature=agent")]
+    rule.threshold = Decimal(400)
+    assert preview.would_have_fired(rule, BUSY, days=2) == []
+    rule.kind, rule.threshold = KINDS.TOKENS_PER_REQUEST, None
+    assert preview.would_have_fired(rule, BUSY, days=2) == [(at - 2 * HOUR, "feature=search")]
+    rule.kind = KINDS.STORE_DOWN
+    assert preview.would_have_fired(rule, BUSY) is None
 
 
 def test_a_prompt_that_grew_is_one_alert(world: World) -> None:
@@ -172,8 +199,8 @@ def test_silence_is_one_alert_and_a_call_ends_it(world: World) -> None:
         world.now += MINUTE
         evaluate(world.now)
     assert world.told() == [(KINDS.SILENT, "global")]
-    for _ in range(7):
-        world.goes_on()
+    for minutes in (1, 6):
+        world.goes_on(minutes=minutes)
     assert world.alerts()[0].resolved_at is not None
 
 
@@ -211,8 +238,8 @@ def test_a_model_without_a_price_is_told_until_it_has_one(world: World) -> None:
     Price.objects.using(world.alias).create(
         provider="openai", model="gpt-9", input_mtok=ONE, output_mtok=ONE, source="test"
     )
-    for _ in range(7):
-        world.goes_on()
+    for minutes in (1, 6):
+        world.goes_on(minutes=minutes)
     assert world.alerts()[0].resolved_at is not None
 
 

@@ -75,12 +75,12 @@ class History:
 
     def quarters(self, ranges: Sequence[range], by: Names, **only: Any) -> Found:
         """The sums of these quarters by some of ``NAMES``, of rows that ``only`` lets through."""
-        rolled = [one for one in ranges if self._are_rolled_up(one)]
+        rolled, summed = self._parted(ranges)
         found: Found = defaultdict(dict)
         if rolled:
             spend = HourlySpend.objects.using(self.alias).filter(_within("starts_at", rolled))
             self._add(found, spend.filter(**only), F("starts_at"), by, Sum("calls"))
-        if summed := [one for one in ranges if one not in rolled]:
+        if summed:
             rows = Reservation.objects.using(self.alias).filter(_within("created_at", summed))
             self._add(found, rows.filter(CHARGED, **only), F("created_at"), by, Count("pk"))
         return found
@@ -101,12 +101,21 @@ class History:
         first, last = (self._edge(HourlySpend, name) for name in ("starts_at", "-starts_at"))
         return (quarters.number(first), quarters.number(last)) if first and last else None
 
-    def _are_rolled_up(self, wanted: range) -> bool:
-        """A day without any roll-up says that none are written any more."""
-        if self._rolled_up is None:
-            return False
-        first, last = self._rolled_up
-        return first <= wanted.start and wanted.stop <= last + quarters.DAY
+    def _parted(self, ranges: Sequence[range]) -> tuple[list[range], list[range]]:
+        """What the roll-ups tell of these quarters, and what only the ledger does.
+
+        A day without any roll-up says that none are written any more.
+        """
+        first, last = self._rolled_up or (0, -quarters.DAY)
+        rolled, summed = [], []
+        for one in ranges:
+            known = range(max(one.start, first), min(one.stop, last + quarters.DAY))
+            if not known:
+                summed.append(one)
+                continue
+            rolled.append(known)
+            summed += [range(one.start, known.start), range(known.stop, one.stop)]
+        return rolled, [one for one in summed if one]
 
     def _edge(self, model: type[Model], order: str) -> dt.datetime | None:
         rows: QuerySet[Any] = model._default_manager.using(self.alias).order_by(order)

@@ -21,6 +21,7 @@ from token_allowance.models import AlertRule
 
 FACTOR = Decimal(4)
 LEAST_MINUTES = 15
+QUARTER = Decimal(1)  # how many of them a quarter of an hour is
 LOOKED_BACK = 7 * quarters.DAY
 
 
@@ -31,7 +32,7 @@ def find(rule: AlertRule, now: dt.datetime) -> Iterator[Finding]:
     opened = {Target.parsed(text): at for text, at in begun.items()}
     past = Before(history, since, now, opened)
     detector = Detector(
-        factor=FACTOR if rule.threshold is None else rule.threshold,
+        factor=factor(rule),
         quarters=Decimal(minutes) / LEAST_MINUTES,
         past=past,
     )
@@ -39,6 +40,10 @@ def find(rule: AlertRule, now: dt.datetime) -> Iterator[Finding]:
     past.load([*detector.candidates(cells), *opened])
     for surge in detector.find(cells, opened):
         yield _finding(surge, since, minutes)
+
+
+def factor(rule: AlertRule) -> Decimal:
+    return FACTOR if rule.threshold is None else rule.threshold
 
 
 class Before:

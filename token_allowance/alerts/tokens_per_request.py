@@ -40,13 +40,17 @@ def find(rule: AlertRule, now: dt.datetime) -> Iterator[Finding]:
     around = quarters.same_time(since, now, zone(conf.current().zone_name))
     before = [range(last - quarters.DAY, last), *around]
     past = history.quarters(before, ("feature",), feature__in=sorted(recent))
-    threshold = THRESHOLD if rule.threshold is None else rule.threshold
     begun = telling.begun(rule)
     for feature, sums in sorted(recent.items()):
         length = lengths.judge(feature, sums, list(past[feature,].values()))
-        least = threshold / STAY if str(Target(feature=feature)) in begun else threshold
-        if length is not None and length.z >= least:
-            yield _finding(length, least, since, minutes)
+        z = least(rule, going_on=str(Target(feature=feature)) in begun)
+        if length is not None and length.z >= z:
+            yield _finding(length, z, since, minutes)
+
+
+def least(rule: AlertRule, *, going_on: bool) -> Decimal:
+    threshold = THRESHOLD if rule.threshold is None else rule.threshold
+    return threshold / STAY if going_on else threshold
 
 
 def _finding(
