@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
+from itertools import chain
 
 from django.utils import timezone
 
@@ -21,6 +22,10 @@ from token_allowance.models import Drill, Price
 from token_allowance.switches import disengage, engage
 
 logger = logging.getLogger("token_allowance")
+HURRY_SECONDS = 1.0
+#: Between the calls of one caller: while the switch is pulled, until it is released, and then. They
+#: count in real budgets where the switch does not work, and nobody is to be taken for a runaway.
+FAST_SECONDS, STEADY_SECONDS, SOON_SECONDS = 0.02, 1.0, 0.1
 GRACE_SECONDS = 5.0  # after which a switch ends by itself that nobody has released
 ERROR_LENGTH = 500
 Say = Callable[[str], object]
@@ -59,7 +64,7 @@ def check(plan: Plan) -> None:
     decided, now = policy.confirmed(), timezone.now()
     if conf.current().MODE == "observe" or decided.tenant(plan.tenant or NAME).observe:
         raise CannotDrill("calls are only observed (MODE), so that a switch refuses none of them")
-    for caller in plan.callers():
+    for caller in chain.from_iterable(plan.callers()):
         switch = decided.engaged({**caller.values, "model": NAME}, now)
         if switch is not None:
             raise CannotDrill(
@@ -96,20 +101,26 @@ def exercise(plan: Plan, drill: Drill, say: Say) -> Figures:
             probes.begin()
             served(probes)
             say(f"All processes are served, through {probes.client}. Pulling the switch.")
-            probes.hurry(True)
+            probes.pace(FAST_SECONDS)
             with engaged(plan, drill, say) as moments:
-                until = time.monotonic() + plan.seconds
-                if probes.await_refused(moments[0], plan.seconds):
-                    probes.hurry(False)
-                    say("Every process refuses its calls.")
-                while (left := until - time.monotonic()) > 0:
-                    probes.check()
-                    time.sleep(min(left, 0.2))
+                watch(plan, probes, moments[0], say)
+                probes.pace(SOON_SECONDS)
             say("Released. Waiting for calls to be served again.")
             probes.await_served(moments[3], plan.slo_seconds)
         return measured(
             probes.calls, Moments(*moments), plan.processes, plan.slo_ms, endpoint.calls
         )
+
+
+def watch(plan: Plan, probes: Probes, since: int, say: Say) -> None:
+    """Let the probes call for as long as the switch is to stay engaged, soon at a slower pace."""
+    until = time.monotonic() + plan.seconds
+    everywhere = probes.await_refused(since, min(HURRY_SECONDS, plan.seconds))
+    say("Every process refuses its calls." if everywhere else "Not every process refuses them yet.")
+    probes.pace(STEADY_SECONDS)
+    while (left := until - time.monotonic()) > 0:
+        probes.check()
+        time.sleep(min(left, 0.2))
 
 
 def served(probes: Probes) -> None:

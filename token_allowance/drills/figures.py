@@ -66,7 +66,6 @@ def measured(
     """The figures and what is wrong with them. ``reached``: calls that came to the model."""
     stopped = [call for call in calls if call.stopped]
     refused = [c for c in stopped if c.code and c.ended >= moments.pulled]
-    refused = [c for c in refused if c.began < moments.let_go]
     admitted = [c for c in stopped if not c.code and c.began >= moments.engaged]
     admitted = [c for c in admitted if c.began < moments.let_go]
     again = [c for c in stopped if not c.code and c.began >= moments.released]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from token_allowance import conf
@@ -11,7 +11,6 @@ from token_allowance.stops import ALL_PERCENT, bucket
 
 NAME = "drill"  # of what a made-up caller has beside the target; of the provider and the model, too
 EACH = 2  # callers in each process that the switch stops, and as many that it must leave alone
-TRIED = 100_000  # names: one in a hundred callers is found among far fewer
 BY_LENGTH = 200
 MOST_PROCESSES = 64
 MOST_SECONDS = 3600
@@ -75,19 +74,18 @@ class Plan:
     def slo_ms(self) -> int:
         return round(1000 * self.slo_seconds)
 
-    def callers(self) -> list[Caller]:
-        """Some that the switch stops and, of a part, some that it must leave alone."""
+    def callers(self) -> list[list[Caller]]:
+        """For each process its own: some that the switch stops and, of a part, some others."""
         found: dict[bool, list[Caller]] = {True: [], False: []}
         wanted = (True,) if self.percent == ALL_PERCENT else (True, False)
-        for number in range(TRIED):
-            user = f"{NAME}-{number}"
-            caller = Caller(self.tenant or NAME, user, self.feature or NAME, True)
+        number = 0
+        while any(len(found[kind]) < EACH * self.processes for kind in wanted):
+            number += 1
+            caller = Caller(self.tenant or NAME, f"{NAME}-{number}", self.feature or NAME, True)
             stopped = bucket(caller.values) < self.percent
-            if stopped in wanted and len(found[stopped]) < EACH:
-                found[stopped].append(Caller(caller.tenant, user, caller.feature, stopped))
-            if all(len(found[kind]) == EACH for kind in wanted):
-                return found[True] + found[False]
-        raise AssertionError("a hundred thousand names and no caller in a hundredth")
+            found[stopped].append(replace(caller, stopped=stopped))
+        starts = range(0, EACH * self.processes, EACH)
+        return [[c for kind in wanted for c in found[kind][n : n + EACH]] for n in starts]
 
 
 def planned(

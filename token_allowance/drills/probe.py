@@ -9,6 +9,7 @@ project may write to the same output.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import threading
@@ -39,16 +40,19 @@ def run() -> None:
 
 def until_told(task: dict[str, Any], ask: Ask, pace: Pace) -> None:
     """Call for each caller in its turn."""
-    due = [0.0] * len(task["callers"])
+    callers: list[dict[str, Any]] = task["callers"]
+    called = [-math.inf] * len(callers)
     number = 0
     while not pace.ended.is_set():
-        for place, caller in enumerate(task["callers"]):
-            if time.monotonic() < due[place]:
-                continue
-            number += 1
-            say(call(ask, caller, f"{task['trace']}-{number}"))
-            due[place] = time.monotonic() + (pace.seconds if caller["stopped"] else SPARED_SECONDS)
-        pace.wait(max(0.0, min(due) - time.monotonic()))
+        waits = []
+        for place, caller in enumerate(callers):
+            gap = pace.seconds if caller["stopped"] else max(pace.seconds, SPARED_SECONDS)
+            if time.monotonic() >= called[place] + gap:
+                number += 1
+                say(call(ask, caller, f"{task['trace']}-{number}"))
+                called[place] = time.monotonic()
+            waits.append(called[place] + gap - time.monotonic())
+        pace.wait(max(0.0, min(waits)))
 
 
 def call(ask: Ask, caller: dict[str, Any], trace_id: str) -> dict[str, Any]:

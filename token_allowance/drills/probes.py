@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -27,7 +28,7 @@ from token_allowance.stores.connections import in_tests
 START_SECONDS = 60.0
 END_SECONDS = 10.0
 LAST_WORDS = 500
-SLOW_SECONDS, FAST_SECONDS = 0.2, 0.02  # between the calls of one caller
+FIRST_SECONDS = 0.2  # between the calls of one caller, until the driller says otherwise
 
 
 class Probe:
@@ -103,23 +104,21 @@ class Probes:
     """``with Probes(plan, url, trace) as probes``: all of a drill's processes."""
 
     def __init__(self, plan: Plan, url: str, trace: str) -> None:
-        callers = plan.callers()
-        self._processes = plan.processes
-        self._everybody = {(n, c.user) for n in range(plan.processes) for c in callers}
-        self._to_be_stopped = {
-            (n, c.user) for n in range(plan.processes) for c in callers if c.stopped
-        }
-        self._task = {
-            "url": url,
-            "callers": [{**c.values, "stopped": c.stopped} for c in callers],
-        }
-        self._trace = trace
+        self._callers = plan.callers()
+        everybody = list(chain.from_iterable(self._callers))
+        self._everybody = {caller.user for caller in everybody}
+        self._to_be_stopped = {caller.user for caller in everybody if caller.stopped}
+        self._url, self._trace = url, trace
         self._probes: list[Probe] = []
 
     def __enter__(self) -> Self:
         try:
-            for number in range(self._processes):
-                task = {**self._task, "trace": f"{self._trace}-{number}"}
+            for number, callers in enumerate(self._callers):
+                task = {
+                    "url": self._url,
+                    "trace": f"{self._trace}-{number}",
+                    "callers": [{**c.values, "stopped": c.stopped} for c in callers],
+                }
                 self._probes.append(Probe(number, task))
             return self
         except BaseException:
@@ -142,9 +141,10 @@ class Probes:
     def calls(self) -> list[Call]:
         return [call for probe in self._probes for call in list(probe.calls)]
 
-    def hurry(self, fast: bool) -> None:
+    def pace(self, seconds: float) -> None:
+        """How long to leave between the calls of one caller."""
         for probe in self._probes:
-            probe.tell(FAST_SECONDS if fast else SLOW_SECONDS)
+            probe.tell(seconds)
 
     def check(self) -> None:
         for probe in self._probes:
@@ -154,7 +154,7 @@ class Probes:
         """Let all begin to call at once, when all are there."""
         if not self._await(lambda: all(probe.client for probe in self._probes), START_SECONDS):
             raise CannotDrill(f"a process was not ready within {START_SECONDS:.0f} seconds")
-        self.hurry(False)
+        self.pace(FIRST_SECONDS)
 
     def await_served(self, since: int, seconds: float) -> bool:
         """Wait until every process has served each of its callers after this moment."""
@@ -164,9 +164,8 @@ class Probes:
         """Wait until every process has refused each caller whom the switch is to stop."""
         return self._await(lambda: self._whose(since, True) == self._to_be_stopped, seconds)
 
-    def _whose(self, since: int, refused: bool) -> set[tuple[int, str]]:
-        found = (c for c in self.calls if c.began >= since and bool(c.code) == refused)
-        return {(call.process, call.user) for call in found}
+    def _whose(self, since: int, refused: bool) -> set[str]:
+        return {c.user for c in self.calls if c.began >= since and bool(c.code) == refused}
 
     def _await(self, condition: Callable[[], bool], seconds: float) -> bool:
         deadline = time.monotonic() + seconds
