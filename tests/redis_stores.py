@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from token_allowance import keys
+from django.test import override_settings
+
+from token_allowance import conf, keys
 from token_allowance.stores.redis import RedisStore
 
 
@@ -38,6 +40,18 @@ def configured(**given: Any) -> Iterator[dict[str, Any]]:
     finally:
         with fresh(**chosen):
             pass
+
+
+@contextmanager
+def chosen(store: RedisStore) -> Iterator[None]:
+    """What is metered counts in these budgets, as another process of them does."""
+    given = options() | {"PREFIX": store.prefix}
+    chosen_one = {"BACKEND": "token_allowance.stores.redis.RedisStore", "OPTIONS": given}
+    with override_settings(TOKEN_ALLOWANCE={"STORE": chosen_one}):
+        try:
+            yield
+        finally:
+            conf.store().wire.close()
 
 
 def all_keys(store: RedisStore, pattern: str = "*") -> list[bytes]:

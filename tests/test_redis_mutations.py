@@ -6,7 +6,7 @@ by themselves stand here too, for RedisStore.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,9 +26,10 @@ from tests.redis_rules import Rule, line, part, shared, together
 from tests.redis_servers import Cluster, cluster
 from tests.stores import own_pool
 from tests.test_redis_protocol_ledger import small
+from token_allowance import decisions
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.stores import events as log
-from token_allowance.stores import outbox, outbox_postgresql, version
+from token_allowance.stores import merge, outbox, outbox_postgresql, version
 from token_allowance.stores.connections import run
 from token_allowance.stores.redis import (
     RedisStore,
@@ -40,12 +41,14 @@ from token_allowance.stores.redis import (
     wire,
 )
 from token_allowance.stores.redis.names import Names
+from token_allowance.stores.rollups import Sums
 
 __all__ = ["cluster", "shared", "small"]
 
 FAILS = (AssertionError, pytest.fail.Exception, StoreUnavailable, TimeoutError, *wire.SOON)
 Scenario = Callable[[RedisStore], None]
 counter = Names.counter
+take, lock, after, move = outbox.Batch.take, outbox_postgresql.lock, merge.after, Sums.move
 events = drainage.events
 FULL = "if redis.call('XLEN', KEYS[9 + 2 * n]) > tonumber(ARGV[13]) then return {'full'} end"
 OLDER = "if got[2] and less(ARGV[2], got[2]) then return {'older', got[2]} end"
@@ -61,6 +64,40 @@ def unlocked(cursor: Any, prefix: str) -> str:
     )
     cursor.execute("SELECT watermark FROM token_allowance_outbox WHERE prefix = %s", [prefix])
     return str(cursor.fetchone()[0])
+
+
+def holds_for_ever(of: RedisStore) -> None:
+    of.wire.execute("SET", of.asking.names.hold, 1)
+
+
+def marks_first(batch: outbox.Batch, given: Sequence[outbox.Event]) -> None:
+    """The watermark, in a commit before that of the rows."""
+    batch.cursor.execute(f"UPDATE {outbox.OUTBOX} SET watermark = %s", [given[-1].id])
+    batch.cursor.execute("COMMIT")
+    batch.cursor.execute("BEGIN")
+    take(batch, given)
+
+
+def commits_rows_and_counts_again(batch: outbox.Batch, given: Sequence[outbox.Event]) -> None:
+    """Rows in a commit before that of the watermark; and what is read again is counted again."""
+    take(batch, given)
+    batch.cursor.execute("UPDATE token_allowance_hourlyspend SET calls = calls + 3")
+    batch.cursor.execute("COMMIT")
+    batch.cursor.execute("BEGIN")
+
+
+def forgets_the_watermark(cursor: Any, prefix: str) -> str:
+    lock(cursor, prefix)
+    return outbox.BEGINNING
+
+
+def made_anew(row: Any, event: outbox.Event, said: Any) -> Any:
+    found = after(row, event, said)
+    return found if found is None else found.copy()
+
+
+def counts_each_time(sums: Sums, old: Any, new: Any) -> None:
+    move(sums, None, new)
 
 
 def trims_everything(of: RedisStore) -> None:
@@ -94,6 +131,19 @@ def forgets_to_settle(of: RedisStore, settlement: Any) -> None:
 
 
 RULES: list[tuple[str, Scenario, Rule]] = [
+    (
+        "04 a hold ends by itself",
+        policy.test_protocol_04_a_writer_killed_before_its_commit_stops_nobody,
+        part(versions, "hold", holds_for_ever),
+    ),
+    (
+        "04 under a hold calls are confirmed",
+        policy.test_protocol_04_a_writer_killed_before_its_commit_stops_nobody,
+        together(
+            line("reserve", "if not confirmed and (not got[3] or got[4])", "if got[4]"),
+            part(store, "PATIENCE_SECONDS", 0.5),
+        ),
+    ),
     (
         "04 a hold asks the database",
         policy.test_protocol_04_a_writer_killed_after_its_commit_is_obeyed,
@@ -144,6 +194,16 @@ RULES: list[tuple[str, Scenario, Rule]] = [
         ),
     ),
     (
+        "05 what is newer than the published is news",
+        policy.test_protocol_05_a_version_read_since_the_call_began_is_new_enough,
+        part(versions, "is_news", lambda request, answer: False),
+    ),
+    (
+        "05 the policy is read again and again",
+        policy.test_protocol_05_slow_reloads_between_edits_starve_nobody,
+        part(decisions, "TRIES", 1),
+    ),
+    (
         "06 a clock that was set back",
         places.test_protocol_06_a_server_whose_clock_was_set_back_is_read_on,
         part(recovery, "_continued", lambda *given: []),
@@ -162,6 +222,40 @@ RULES: list[tuple[str, Scenario, Rule]] = [
             before=False,
         ),
         part(drainage, "events", reads_and_drops),
+    ),
+    (
+        "07 rows and watermark in one commit",
+        partial(
+            books.test_protocol_07_a_drainer_killed_anywhere_loses_and_doubles_nothing,
+            module=outbox,
+            name="_set_aside",
+            before=True,
+        ),
+        part(outbox.Batch, "take", marks_first),
+    ),
+    (
+        "07 a row is written once",
+        partial(
+            books.test_protocol_07_a_drainer_killed_anywhere_loses_and_doubles_nothing,
+            module=outbox,
+            name="_set_aside",
+            before=False,
+        ),
+        part(outbox.Batch, "take", commits_rows_and_counts_again),
+    ),
+    (
+        "07 what was taken over changes nothing",
+        partial(
+            books.test_protocol_07_a_drainer_killed_anywhere_loses_and_doubles_nothing,
+            module=outbox,
+            name="take_over",
+            before=False,
+        ),
+        together(
+            part(outbox_postgresql, "lock", forgets_the_watermark),
+            part(merge, "after", made_anew),
+            part(Sums, "move", counts_each_time),
+        ),
     ),
     (
         "07 one drainer at a time",
@@ -249,3 +343,11 @@ def test_protocol_17_misses_the_patience(
     monkeypatch.setattr(wire, "SOON", ())
     with pytest.raises(FAILS):
         places.move(cluster)
+
+
+def test_protocol_17_misses_who_is_named(
+    cluster: Cluster, unblocked: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "REDIRECTIONS", 0)
+    with pytest.raises(FAILS):
+        places.moved(cluster)

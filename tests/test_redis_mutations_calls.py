@@ -19,6 +19,7 @@ from tests import (
 )
 from tests import test_store_leases, test_store_queues, test_store_rolling
 from tests.redis_rules import Rule, line, part, shared, together
+from token_allowance import limits
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.stores.redis import (
     RedisStore,
@@ -98,6 +99,11 @@ RULES: list[tuple[str, Scenario, Rule]] = [
         "03 generations",
         seeds.test_protocol_03_a_limit_that_was_off_begins_another_generation,
         part(Names, "counter", lambda names, key, since: counter(names, key, 0)),
+    ),
+    (
+        "03 a shadowed limit is counted since the earlier",
+        seeds.test_protocol_03_a_limit_that_was_shadowed_knows_what_was_spent_meanwhile,
+        part(limits, "_stricter", lambda one, other: min(one, other, key=limits._strictness)),
     ),
     (
         "09 tombstones",

@@ -20,7 +20,7 @@ away. Where the numbers are covered:
 14  test_store_rolling (two skewed clocks, two hundred runs)
 15  test_redis_protocol_calls; test_store_queues
 16  the ladder of notices is not built yet
-17  test_redis_protocol_servers
+17  test_redis_protocol_servers (a slot under way, and one that has moved)
 ==  ==========================================================================================
 """
 
@@ -40,16 +40,21 @@ from tests.stores import (
     charge,
     counters,
     figures,
+    hold,
     refused_by,
     request,
     reserve,
+    spend,
     spent,
     unspent,
+    used,
 )
-from token_allowance.exceptions import StoreUnavailable
+from token_allowance.exceptions import AllowanceExceeded, StoreUnavailable
 from token_allowance.limits import Budget, microseconds
+from token_allowance.models import Limit
 from token_allowance.stores.base import Outcome
 from token_allowance.stores.redis import RedisStore, gate, seeding
+from token_allowance.usage import Usage
 from token_allowance.windows import Window
 
 __all__ = ["shared"]
@@ -169,3 +174,25 @@ def test_protocol_03_a_limit_that_was_off_begins_another_generation(shared: Redi
         assert refused_by(reserve(other, request(again, cost=16))) == [again]
         shared.settle(spent(open_call, 4))
         assert figures(other, again) == [(104, 0)]
+
+
+def test_protocol_03_a_limit_that_was_shadowed_knows_what_was_spent_meanwhile(
+    shared: RedisStore,
+) -> None:
+    """An exact limit takes the place of a star, and goes away again."""
+    scope = {"unit": "tokens", "window": "total", "tenant": "acme"}
+    with redis_stores.chosen(shared):
+        try:
+            Limit.objects.create(**scope, user="*", amount=100)
+            spend(10, tenant="acme", user="u1")  # the star's counter is open
+            exact = Limit.objects.create(**scope, user="u1", amount=1000)
+            spend(50, tenant="acme", user="u1")
+            open_call = hold(5, tenant="acme", user="u1")
+            exact.delete()
+            assert used(tenant="acme", user="u1") == [(60, 5, 35)]
+            with pytest.raises(AllowanceExceeded):
+                hold(36, tenant="acme", user="u1")
+            open_call.settle(Usage(4))
+            assert used(tenant="acme", user="u1") == [(64, 0, 36)]
+        finally:
+            Limit.objects.all().delete()

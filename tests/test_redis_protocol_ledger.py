@@ -41,8 +41,13 @@ def booked(store: RedisStore, calls: int) -> None:
 
 @pytest.mark.parametrize(
     ("module", "name", "before"),
-    [(drainage, "events", False), (outbox, "take_over", True), (outbox, "take_over", False)],
-    ids=["after reading", "before the commit", "before it trims"],
+    [
+        (drainage, "events", False),
+        (outbox, "_set_aside", True),
+        (outbox, "_set_aside", False),
+        (outbox, "take_over", False),
+    ],
+    ids=["after reading", "rows written", "before the watermark", "before it trims"],
 )
 def test_protocol_07_a_drainer_killed_anywhere_loses_and_doubles_nothing(
     shared: RedisStore, module: object, name: str, before: bool

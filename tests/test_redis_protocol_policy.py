@@ -6,6 +6,7 @@ is shown in test_redis_mutations.py.
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -15,11 +16,12 @@ from dataclasses import replace
 import pytest
 from django.conf import LazySettings
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from tests import redis_stores
 from tests.redis_rules import between, process, processes, shared
-from tests.stores import budget, charge, figures, request, reserve, version
-from token_allowance import allowance, announcements, conf
+from tests.stores import budget, charge, figures, request, reserve, spend, version
+from token_allowance import allowance, announcements, conf, policy
 from token_allowance.models import Limit, PolicyVersion
 from token_allowance.stores.base import Outcome
 from token_allowance.stores.redis import RedisStore, recovery, versions
@@ -216,6 +218,40 @@ def test_protocol_05_an_edit_storm_starves_nobody(shared: RedisStore) -> None:
         editor.join(10)
     assert not editor.is_alive()
     assert 2 * admitted > tries
+
+
+def test_protocol_05_slow_reloads_between_edits_starve_nobody(shared: RedisStore) -> None:
+    """Three edits a second at random, and 0.3 s to read the policy: of a call's tries to read it,
+    two in five see no edit meanwhile. Edits that leave no such gap do keep calls out."""
+    done = threading.Event()
+    edits: list[int] = []
+    loads: list[float] = []
+
+    def edit() -> None:
+        with process(shared) as writer, closing(connections["default"]):
+            while not done.wait(random.expovariate(3)):
+                writer.changing()
+                edits.append(commit(shared))
+                writer.changed()
+
+    def slow(connection: BaseDatabaseWrapper) -> dict[str, tuple[str, str]]:
+        loads.append(time.monotonic())
+        time.sleep(0.3)
+        return {}
+
+    with redis_stores.chosen(shared), pytest.MonkeyPatch.context() as patch:
+        policy.current()
+        patch.setattr(policy, "_aliases", slow)
+        editor = threading.Thread(target=edit)
+        editor.start()
+        try:
+            while len(edits) < 8:
+                spend(1, tenant="acme")  # or StoreUnavailable
+        finally:
+            done.set()
+            editor.join(10)
+    assert not editor.is_alive()
+    assert len(loads) >= 3
 
 
 def test_protocol_05_a_version_read_since_the_call_began_is_new_enough(shared: RedisStore) -> None:

@@ -114,6 +114,26 @@ def test_protocol_17_calls_wait_while_their_slot_moves(cluster: Cluster, unblock
     move(cluster)
 
 
+def test_protocol_17_a_slot_that_has_moved_is_followed(cluster: Cluster, unblocked: None) -> None:
+    moved(cluster)
+
+
+def moved(cluster: Cluster) -> None:
+    """The node that had the keys names the one that has them now."""
+    with redis_stores.fresh(URL=cluster.url) as store:
+        charge(store, DAY, cost=10)
+        slot = cluster.nodes[0].ask("CLUSTER", "KEYSLOT", store.asking.names.marker)
+        source = cluster.holder(slot)
+        target = next(node for node in cluster.nodes if node is not source)
+        asked = request(DAY, cost=10)
+        reserve(store, asked)
+        cluster.begin_move(slot, target)()
+        assert store.settle(spent(asked, 7)) is Outcome.SETTLED
+        charge(store, DAY, cost=10)
+        assert figures(store, DAY) == [(27, 0)]
+        assert store.rebuild(NOW) == []
+
+
 def move(cluster: Cluster) -> None:
     """New keys find no node until the slot has arrived."""
     with redis_stores.fresh(URL=cluster.url) as store:

@@ -64,7 +64,7 @@ def show_pairs(seconds: float) -> None:
     show(
         "Pairs of scripts per second over one connection, and over redis.asyncio's pool",
         ["callers", "one connection", "pool", "ratio"],
-        list(scripts.together(seconds)),
+        list(scripts.together(int(2000 * seconds))),
     )
     show("SQL statements per metered call", ["store", "statements"], list(pairs.statements()))
 

@@ -97,15 +97,15 @@ def rows(number: int) -> Iterator[list[str]]:
         progress("scripts are measured")
 
 
-def together(seconds: float) -> Iterator[list[str]]:
+def together(number: int) -> Iterator[list[str]]:
     """Pairs of the same two scripts by many tasks: over the loop's connection, and a pool's."""
     from token_allowance import conf
 
     with using("Redis"):
         store = conf.store()
         kinds = _open(store)
-        ours = asyncio.run(_pairs(store, kinds, seconds, pooled=False))
-        pool = asyncio.run(_pairs(store, kinds, seconds, pooled=True))
+        ours = asyncio.run(_pairs(store, kinds, number, pooled=False))
+        pool = asyncio.run(_pairs(store, kinds, number, pooled=True))
         store.drain()
         yield [f"{TASKS} tasks", f"{ours:,.0f}", f"{pool:,.0f}", f"{ours / pool:.1f}"]
 
@@ -263,8 +263,8 @@ def _packed(*command: Any) -> bytes:
     return packed
 
 
-async def _pairs(store: RedisStore, kinds: list[Request], seconds: float, *, pooled: bool) -> float:
-    """Pairs per second of reserve and settle by many tasks of one loop."""
+async def _pairs(store: RedisStore, kinds: list[Request], number: int, *, pooled: bool) -> float:
+    """Pairs per second of reserve and settle, written before, by many tasks of one loop."""
     from redis.asyncio import Redis
 
     client = Redis.from_url(STORES["Redis"][1]["URL"], max_connections=TASKS)
@@ -276,24 +276,22 @@ async def _pairs(store: RedisStore, kinds: list[Request], seconds: float, *, poo
         return await client.evalsha(script.sha.decode(), len(keys), *keys, sent, *arguments)
 
     ask = by_pool if pooled else store.swift.ask
+    calls = [_again(random.choice(kinds)) for _ in range(number)]
+    waiting = iter([(_reserve(store, c), _end(store, c, release=False)) for c in calls])
 
-    async def repeat(until: float) -> int:
-        done = 0
-        while perf_counter() < until:
-            request = _again(random.choice(kinds))
-            for question in (_reserve(store, request), _end(store, request, release=False)):
+    async def work() -> None:
+        for pair in waiting:
+            for question in pair:
                 answer = await ask(question)
                 if not answer or answer[0] not in (b"admitted", b"settled"):
                     raise AssertionError(f"a script answers {answer!r}")
-            done += 1
-        return done
 
     async with client:
         for _ in range(9):  # connections are made before the clock runs
             await asyncio.gather(*(ask(_look(store)) for _ in range(TASKS)))
         began = perf_counter()
-        done = sum(await asyncio.gather(*(repeat(began + seconds) for _ in range(TASKS))))
-    return done / (perf_counter() - began)
+        await asyncio.gather(*(work() for _ in range(TASKS)))
+    return number / (perf_counter() - began)
 
 
 def _look(store: RedisStore) -> Question:
