@@ -12,9 +12,9 @@ from django.db import OperationalError
 from django.test import override_settings
 
 from tests import redis_stores
-from token_allowance import allowance, policy
+from token_allowance import allowance, conf, policy
 from token_allowance.exceptions import StoreUnavailable, SwitchEngaged
-from token_allowance.models import Price, Tenant
+from token_allowance.models import Price, SwitchEvent, Tenant
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -120,3 +120,18 @@ def test_the_database_is_down_and_nothing_is_known(
         let_in()
     with pytest.raises(StoreUnavailable):
         allowance.admit(tenant="7", feature="agent")
+
+
+def test_a_switch_and_its_history_outlive_a_flush_of_redis() -> None:
+    with (
+        redis_stores.configured() as configuration,
+        override_settings(TOKEN_ALLOWANCE=configuration),
+    ):
+        with allowance.call(provider="openai", model="m", input_tokens=1, feature="agent") as call:
+            call.release()
+        allowance.engage("feature:agent", reason="spend", by="ops")
+        redis_stores.clear(conf.store())
+        assert not let_in()
+        redis_stores.clear(conf.store())
+        allowance.disengage("feature:agent", by="ops")
+        assert [*SwitchEvent.objects.values_list("action", flat=True)] == ["engaged", "released"]

@@ -13,7 +13,7 @@ from token_allowance.stores.base import Room
 
 HOURS = 24
 SPENDERS = 200
-NEWEST = 1_000
+NEWEST = 300
 COLUMNS = ("tenant", "user", "feature", "model")
 
 
