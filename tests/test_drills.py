@@ -39,6 +39,22 @@ ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 2
 QUICK = ("--seconds", str(SECONDS), "--by", "ana")
 one_database = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+COMMAND = ("-m", "django", "allowance", "drill")
+#: As a worker of Celery's pool: a daemon, which may have no children by multiprocessing.
+WORKER = """
+import multiprocessing, django
+
+def work():
+    django.setup()
+    from django.utils import timezone
+    from token_allowance import drills
+    print("due:", drills.run_due(timezone.now()).passed, flush=True)
+    print("again:", drills.run_due(timezone.now()), flush=True)
+
+process = multiprocessing.get_context("fork").Process(target=work, daemon=True)
+process.start()
+process.join()
+"""
 Driller = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -47,7 +63,9 @@ def driller(database: str, settings: LazySettings) -> Iterator[Driller]:
     """Start ``manage.py allowance drill`` in a process, with the database and store of the test."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*words: str, apps: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    def start(
+        *words: str, apps: tuple[str, ...] = (), program: tuple[str, ...] = COMMAND
+    ) -> subprocess.Popen[str]:
         given = {
             "databases": {a: str(connections[a].settings_dict["NAME"]) for a in connections},
             "settings": settings.TOKEN_ALLOWANCE,
@@ -60,7 +78,7 @@ def driller(database: str, settings: LazySettings) -> Iterator[Driller]:
             "PYTHONUNBUFFERED": "1",
         }
         process = subprocess.Popen(
-            [sys.executable, "-m", "django", "allowance", "drill", *words],
+            [sys.executable, *program, *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -147,6 +165,18 @@ def test_a_drill_of_a_part_of_a_feature_serves_everybody_else(
     stopped = set(counted.values_list("user", flat=True))
     assert len(stopped) == 4
     assert stopped < set(served)
+
+
+@one_database
+def test_a_worker_runs_the_drill_that_the_setting_names(
+    database: str, driller: Driller, settings: LazySettings
+) -> None:
+    chosen = {"tenant": "internal", "processes": 2, "seconds": 0.5}
+    settings.TOKEN_ALLOWANCE = {**settings.TOKEN_ALLOWANCE, "DRILL": chosen}
+    status, said = drilled(driller, program=("-c", WORKER))
+    assert (status, said.splitlines()[-2:]) == (0, ["due: True", "again: None"]), said
+    record = Drill.objects.using(database).get()
+    assert (record.tenant, record.by, record.passed) == ("internal", "schedule", True)
 
 
 @one_database
