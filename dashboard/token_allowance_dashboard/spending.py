@@ -17,6 +17,7 @@ from django.db.models.expressions import RawSQL
 from django.db.models.functions import Coalesce
 
 from token_allowance import conf, spend
+from token_allowance.exceptions import StoreUnavailable
 from token_allowance.models import HourlySpend, Mark, Reservation
 from token_allowance.stores.quarters import ESTIMATED
 from token_allowance_dashboard.periods import QUARTER, Period
@@ -104,6 +105,14 @@ def edge(now: dt.datetime) -> Edge:
     since = max(mark or now - MOST_TAIL, now - MOST_TAIL) - SETTLING
     seconds = int(since.timestamp()) // int(QUARTER.total_seconds()) * int(QUARTER.total_seconds())
     return Edge(dt.datetime.fromtimestamp(seconds, dt.UTC), mark)
+
+
+def edge_or_none(now: dt.datetime) -> Edge | None:
+    """The same; None while the store cannot say how far behind the ledger is."""
+    try:
+        return edge(now)
+    except StoreUnavailable:
+        return None
 
 
 def total(period: Period, scope: Scope, at: Edge) -> Figures:

@@ -32,7 +32,7 @@
     if (event.detail.elt !== live()) return;
     failures = event.detail.successful ? 0 : failures + 1;
     if (failures) status(`Not updating (${failures} failed). Numbers may be old.`);
-    else if (!paused) status("");
+    else if (!paused) status(live().querySelector("[data-says]")?.dataset.says ?? "");
   });
 
   const button = document.querySelector("[data-pause]");
