@@ -258,6 +258,23 @@ def test_a_failure_that_comes_late_undoes_nothing(using: str, fails: list[Any]) 
     assert [row.state for row in deliveries(using)] == ["sent"]
 
 
+def test_a_failure_that_comes_late_gives_nobody_elses_claim_away(
+    using: str, fails: list[Any]
+) -> None:
+    channel(using)
+    told(using)
+    slow = outbox.claim(NOW, using)
+    later = after(seconds=outbox.CLAIM_SECONDS)
+    other = outbox.claim(later, using)
+    assert slow is not None
+    assert other is not None
+    fails.append(senders.Failed("timed out", final=True))
+    assert not outbox.send(slow, outbox.clock_from(later), using)
+    assert outbox.deliver(later) == 0
+    assert outbox.send(other, outbox.clock_from(later), using)
+    assert [(row.state, row.attempts) for row in deliveries(using)] == [("sent", 2)]
+
+
 def test_what_ends_each_of_its_senders_is_given_up(using: str) -> None:
     channel(using)
     told(using)
