@@ -76,11 +76,12 @@ def check(plan: Plan) -> None:
 
 def announced(plan: Plan) -> str:
     return (
-        f"Drill: {plan.words} will be stopped for {plan.seconds:g} seconds, by {plan.by}. "
+        f"Drill: {plan.words} will be stopped for {plan.seconds:g} seconds, by {plan.by}.\n"
+        "Real calls of this target are refused meanwhile, with 503 switch_engaged.\n"
         f"{plan.processes} processes make metered calls of a model on loopback that costs nothing; "
-        f"every one of them must refuse within {plan.slo_seconds:g} seconds. Real calls of this "
-        "target are refused meanwhile, with 503 switch_engaged. The switch is released at the end, "
-        f"and ends by itself {GRACE_SECONDS:g} seconds later if that fails."
+        f"every one of them must refuse within {plan.slo_seconds:g} seconds.\n"
+        "The switch is released at the end, and ends by itself "
+        f"{GRACE_SECONDS:g} seconds later if that fails."
     )
 
 
