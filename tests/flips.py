@@ -19,6 +19,7 @@ from typing import Any
 from tests.races import begin, say
 
 THREADS = 3
+WHO = {"tenant": "acme", "user": "ana", "feature": "agent"}
 SECONDS = 120  # then a load ends whatever happens
 
 
@@ -45,7 +46,7 @@ class Load:
         while (began := time.monotonic()) < end and not self.over.is_set():
             try:
                 with allowance.call(
-                    provider="openai", model="m", input_tokens=1, tenant="acme", feature="agent"
+                    provider="openai", model="m", input_tokens=1, max_output_tokens=1, **WHO
                 ) as call:
                     call.release()
                 self.calls.append((began, time.monotonic(), True))

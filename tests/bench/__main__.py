@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from project.provider import ProviderProcess
-from tests.bench import latency, ledger, pairs, scripts, weight
+from tests.bench import flips, latency, ledger, pairs, scripts, weight
 from tests.bench.figures import progress, show
 from tests.bench.stage import stage
 from tests.chaos.__main__ import main as chaos
@@ -29,6 +29,7 @@ def main() -> None:
         show_pairs(seconds)
         show_ledger(sorted({0, min(10_000, most_rows), most_rows}), number)
         show_weight(number)
+        show_flips(number // 10)
     progress(f"done in {perf_counter() - began:.0f} s")
 
 
@@ -92,6 +93,14 @@ def show_weight(number: int) -> None:
         f"Memory of this process per call in flight, bytes ({10 * number} calls)",
         ["store", "bytes"],
         list(weight.in_flight(10 * number)),
+    )
+
+
+def show_flips(number: int) -> None:
+    show(
+        f"From engage() to its effect, milliseconds (medians of {number}; four processes call)",
+        ["store", "calls", "returned", "first refusal", "last admitted began", "admitted after"],
+        list(flips.rows(number)),
     )
 
 
