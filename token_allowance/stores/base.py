@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -242,6 +243,7 @@ def fresh(budget: Budget) -> bool:
     return budget.untouched if start is None else began_after(start, budget.since)
 
 
+@lru_cache(maxsize=2048)
 def began_after(start: dt.datetime, since: int) -> bool:
     """Did a window begin well after this moment, in microseconds since 1970?"""
     return microseconds(start) >= since + SETTLING_IN_MICROS

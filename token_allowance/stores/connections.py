@@ -35,6 +35,7 @@ MAX_AGE_SECONDS = 300.0
 IDLE_SECONDS = 60.0
 
 _pools: dict[str, OwnConnections] = {}
+_vendors: dict[str, str] = {}  # by engine
 _inherited: list[object] = []  # a parent's connections: to collect them would be to close them
 
 
@@ -57,6 +58,15 @@ def run(alias: str, operation: Callable[[BaseDatabaseWrapper], T]) -> T:
                 "Nothing was sent to a model."
             ) from error
     raise AssertionError("unreachable")
+
+
+def vendor_of(alias: str) -> str:
+    """Of the database, without asking Django for this thread's connection each time."""
+    engine = connections.settings[alias]["ENGINE"]
+    vendor = _vendors.get(engine)
+    if vendor is None:
+        vendor = _vendors[engine] = connections[alias].vendor
+    return vendor
 
 
 def own(alias: str) -> OwnConnections:
@@ -249,8 +259,8 @@ def open_transaction(alias: str) -> BaseDatabaseWrapper | None:
 
     A charge made there is rolled back with the transaction: a check warns of ATOMIC_REQUESTS.
     """
-    connection = connections[alias]
-    if connection.vendor != "sqlite":
+    if vendor_of(alias) != "sqlite":
         return None
+    connection = connections[alias]
     in_memory = cast(Any, connection).is_in_memory_db()
     return connection if in_memory or connection.in_atomic_block else None

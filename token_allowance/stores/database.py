@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar, cast
 from uuid import UUID
 
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import DEFAULT_DB_ALIAS
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from token_allowance.exceptions import StoreUnavailable
@@ -24,7 +24,7 @@ from token_allowance.stores.base import (
     Row,
     Settlement,
 )
-from token_allowance.stores.connections import open_transaction, run
+from token_allowance.stores.connections import open_transaction, run, vendor_of
 
 T = TypeVar("T")
 SEED_TRIES = 5
@@ -67,7 +67,7 @@ class DatabaseStore(base.Store):
 
     @property
     def dialect(self) -> Dialect:
-        vendor = connections[self.alias].vendor
+        vendor = vendor_of(self.alias)
         if vendor not in DIALECTS:
             raise StoreUnavailable(f"DatabaseStore needs PostgreSQL or SQLite, not {vendor}.")
         return DIALECTS[vendor]
