@@ -27,12 +27,13 @@ from django.utils import timezone
 
 from tests.metering import within
 from token_allowance import allowance, conf, drills
+from token_allowance.alerts import switch_events
 from token_allowance.drill_record import claim, due, overdue
 from token_allowance.drills import clients, drill, probe, probes
 from token_allowance.drills.endpoint import Endpoint
 from token_allowance.drills.figures import Call, Figures, Moments, measured
 from token_allowance.entries import new_id
-from token_allowance.models import Drill, Limit, Refusal, Reservation, Switch, Tenant
+from token_allowance.models import AlertRule, Drill, Limit, Refusal, Reservation, Switch, Tenant
 from token_allowance.stops import SwitchRule
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -296,6 +297,22 @@ def test_a_stop_that_somebody_pulls_during_a_drill_outlives_it() -> None:
         raise AssertionError("it must not replace the stop")
     assert Switch.objects.get().reason == "a real loop"
     assert len(said) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_drill_is_told_of_and_wakes_nobody() -> None:
+    rule = AlertRule.objects.create(kind="switch", name="switch", severity="critical")
+    record = Drill.objects.create(tenant="internal", processes=1, by="ana", slo_ms=1)
+    with drill.engaged(plan(), record, print):
+        pass
+    allowance.engage(tenant="internal", reason="drill 9, no: a real loop", by="bob")
+    found = {
+        f.title.partition(".")[0]: f.severity for f in switch_events.find(rule, timezone.now())
+    }
+    assert found == {
+        f"internal by ana: drill {record.pk}, ends by itself": "info",
+        "internal by bob: drill 9, no: a real loop": None,
+    }
 
 
 @pytest.mark.parametrize("tries", [1, 3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 
 from django.db import DEFAULT_DB_ALIAS
 from django.db.models import Q
@@ -11,7 +12,18 @@ from token_allowance import conf
 from token_allowance.models import Drill, Mark, Reservation
 
 JOB = "drill"
+REASON = re.compile(r"drill [0-9]+, ends by itself")
 AGAIN_SECONDS = 24 * 3600  # after a drill that did not come to its end
+
+
+def reason(drill: Drill) -> str:
+    """What the switch of this drill says of itself."""
+    return f"drill {drill.pk}, ends by itself"
+
+
+def is_reason(text: str) -> bool:
+    """Was a switch engaged for a drill, and not in earnest?"""
+    return REASON.fullmatch(text) is not None
 
 
 def alias() -> str:

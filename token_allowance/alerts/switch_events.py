@@ -10,11 +10,11 @@ import datetime as dt
 from collections.abc import Iterator
 from typing import Any
 
-from token_allowance import conf
+from token_allowance import conf, drill_record
 from token_allowance.alerts import telling
 from token_allowance.alerts.finding import Finding
 from token_allowance.limits import zone
-from token_allowance.models import AlertRule, SwitchEvent
+from token_allowance.models import AlertRule, Severity, SwitchEvent
 
 MINUTES = 60
 MOST = 100
@@ -38,6 +38,7 @@ def _finding(event: SwitchEvent, now: dt.datetime) -> Finding:
         target=telling.scope(values),
         window=f"event {event.pk}",
         title=f"{named}{part} by {event.by}{why}{_end(event, now)}",
+        severity=Severity.INFO if drill_record.is_reason(event.reason) else None,
         details={
             "state_after": STATES[event.action],
             "by": event.by,

@@ -12,7 +12,7 @@ from itertools import chain
 from django.utils import timezone
 
 from token_allowance import conf, policy
-from token_allowance.drill_record import alias
+from token_allowance.drill_record import alias, reason
 from token_allowance.drills.endpoint import Endpoint
 from token_allowance.drills.figures import Figures, Moments, measured
 from token_allowance.drills.plan import NAME, CannotDrill, Plan
@@ -139,13 +139,13 @@ def served(probes: Probes) -> None:
 @contextmanager
 def engaged(plan: Plan, drill: Drill, say: Say) -> Iterator[list[int]]:
     """The switch, engaged inside; the moments of its pull and release are added to the list."""
-    reason = f"drill {drill.pk}, ends by itself"
+    why = reason(drill)
     moments = [time.time_ns()]
     try:
         try:
             engage(
                 **plan.target,
-                reason=reason,
+                reason=why,
                 by=plan.by,
                 minutes=(plan.seconds + GRACE_SECONDS) / 60,
                 percent=plan.percent,
@@ -157,13 +157,13 @@ def engaged(plan: Plan, drill: Drill, say: Say) -> Iterator[list[int]]:
         yield moments
     finally:
         moments.append(time.time_ns())
-        release(plan, reason, say if len(moments) > 2 else logger.debug)
+        release(plan, why, say if len(moments) > 2 else logger.debug)
         moments.append(time.time_ns())
 
 
-def release(plan: Plan, reason: str, say: Say) -> None:
+def release(plan: Plan, why: str, say: Say) -> None:
     try:
-        if not disengage(**plan.target, by=plan.by, reason=reason, engaged_for=reason):
+        if not disengage(**plan.target, by=plan.by, reason=why, engaged_for=why):
             say("The switch was no longer this drill's: it ended, or somebody has engaged it anew.")
     except StoreUnavailable as error:
         say(f"The switch could not be released, and ends by itself in a moment: {error}")
