@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from typing import Any
+from urllib.parse import urlencode
 
 from django import template
 from django.http import HttpRequest
@@ -70,6 +71,15 @@ def lasting(length: dt.timedelta | None) -> str:
         if number:
             found.append(f"{number} {word}")
     return " ".join(found[:2]) or "0 s"
+
+
+@register.filter
+def seconds(length: dt.timedelta | None) -> str:
+    """ "0.94 s", "12.3 s": of a short length more than whole seconds."""
+    if length is None or length.total_seconds() >= 60:
+        return lasting(length)
+    exact = max(0.0, length.total_seconds())
+    return f"{exact:.2f} s" if exact < 10 else f"{exact:.1f} s"
 
 
 @register.simple_tag
@@ -140,3 +150,9 @@ def zoned(moment: dt.datetime, zone: dt.tzinfo) -> str:
 def share(part: int, whole: int) -> int:
     """A hundred parts of the whole, for the width of a bar."""
     return 100 * part // whole if whole else 0
+
+
+@register.simple_tag
+def as_query(values: dict[str, str]) -> str:
+    """Names and values as a part of an address."""
+    return urlencode(values)
