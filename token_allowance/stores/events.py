@@ -6,9 +6,8 @@ import datetime as dt
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, NamedTuple
 
 from token_allowance.limits import IDENTIFIER_LENGTH
 from token_allowance.stores.base import Row
@@ -58,8 +57,7 @@ DEFAULTS: Row = {
 COLUMNS = tuple(DEFAULTS)
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One entry of a store's stream. The milliseconds of its id are the store's own clock."""
 
     id: str  # "1764477600000-0"

@@ -27,7 +27,7 @@ from token_allowance.stores.events import (
 
 HELD = ("reserved_micros", "reserved_tokens")
 LEASE = re.compile(rb'"lease_ms": ?([0-9]{1,12})[,}]')
-OF_ITS_OWN = (b'"flags"', b'"idempotency_key"')  # what the end of a call may not repeat
+FLAGS, KEY = b'"flags"', b'"idempotency_key"'  # what the end of a call may not repeat
 
 
 def after(row: Row | None, event: Event, said: Row) -> Row | None:
@@ -120,7 +120,7 @@ def alone(events: Sequence[Event]) -> Row | None:
     lease = None
     if len(events) == 2:
         said = first.document
-        if first.kind != RESERVED or last.kind == RESERVED or any(w in said for w in OF_ITS_OWN):
+        if first.kind != RESERVED or last.kind == RESERVED or FLAGS in said or KEY in said:
             return None
         lease = LEASE.match(said, max(0, said.rfind(b'"lease_ms"')))
         if lease is None:
@@ -138,6 +138,7 @@ def alone(events: Sequence[Event]) -> Row | None:
 
 def whole(said: Row) -> Row:
     """Every column of a row, in the order of COLUMNS."""
-    if said.keys() <= DEFAULTS.keys():
-        return {**DEFAULTS, **said}
-    return {**DEFAULTS, **{name: said[name] for name in said if name in DEFAULTS}}
+    row = {**DEFAULTS, **said}
+    if len(row) == len(DEFAULTS):
+        return row
+    return {name: row[name] for name in DEFAULTS}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from operator import add
 
 from token_allowance.stores.base import Row
 from token_allowance.stores.events import moment
@@ -28,7 +29,7 @@ class Sums:
     """How far each roll-up moves."""
 
     def __init__(self) -> None:
-        self._found: dict[Key, list[int | Decimal]] = {}
+        self._found: dict[Key, Figures] = {}
 
     def move(self, old: Row | None, new: Row) -> None:
         """Let a ledger row take the place of another."""
@@ -38,15 +39,11 @@ class Sums:
             self._add(key(new), tuple(-figure for figure in before))
 
     def moved(self) -> dict[Key, Figures]:
-        return {at: tuple(sums) for at, sums in self._found.items() if any(sums)}
+        return {at: sums for at, sums in self._found.items() if any(sums)}
 
     def _add(self, at: Key, more: Figures) -> None:
         sums = self._found.get(at)
-        if sums is None:
-            self._found[at] = list(more)
-        else:
-            for place, figure in enumerate(more):
-                sums[place] += figure
+        self._found[at] = more if sums is None else tuple(map(add, sums, more))
 
 
 def key(row: Row) -> Key:

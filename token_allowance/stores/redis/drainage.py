@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from token_allowance.stores.redis.store import RedisStore
 
 BATCH = 5000
+FIELDS = [b"i", b"s", b"d"]  # of an event, as the scripts write it
 KEPT_MILLISECONDS = 600_000  # behind the ledger: what a server that lost its tail is replayed from
 
 
@@ -36,9 +37,13 @@ def events(store: RedisStore, since: str, most: int) -> list[outbox.Event]:
     answer = store.wire.execute("XRANGE", name, f"({since}", "+", "COUNT", most)
     found = []
     for id, pairs in answer:
-        fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
-        kind, of = (fields.get(name, b"").decode(errors="replace") for name in (b"s", b"i"))
-        found.append(outbox.Event(id.decode(), kind, of, fields.get(b"d", b"")))
+        if pairs[::2] == FIELDS:
+            _, of, _, kind, _, document = pairs
+        else:
+            fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
+            of, kind, document = (fields.get(name, b"") for name in FIELDS)
+        of, kind = of.decode(errors="replace"), kind.decode(errors="replace")
+        found.append(outbox.Event(id.decode(), kind, of, document))
     return found
 
 
