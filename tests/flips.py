@@ -8,6 +8,7 @@ when its standard input does.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -19,7 +20,11 @@ from typing import Any
 from tests.races import begin, say
 
 THREADS = 3
-WHO = {"tenant": "acme", "user": "ana", "feature": "agent"}
+TASKS = 4
+CALL: dict[str, Any] = {
+    "provider": "openai", "model": "m", "input_tokens": 1, "max_output_tokens": 1,
+    "tenant": "acme", "user": "ana", "feature": "agent",
+}  # fmt: skip
 SECONDS = 120  # then a load ends whatever happens
 
 
@@ -35,7 +40,8 @@ class Load:
         self.calls: list[tuple[float, float, bool]] = []
         self.errors: list[str] = []
         self.over = threading.Event()
-        self.threads = [threading.Thread(target=self._run, daemon=True) for _ in range(THREADS)]
+        work = [self._run] * THREADS + [lambda: asyncio.run(self._run_tasks())]
+        self.threads = [threading.Thread(target=one, daemon=True) for one in work]
         for thread in self.threads:
             thread.start()
 
@@ -45,10 +51,26 @@ class Load:
         end = time.monotonic() + SECONDS
         while (began := time.monotonic()) < end and not self.over.is_set():
             try:
-                with allowance.call(
-                    provider="openai", model="m", input_tokens=1, max_output_tokens=1, **WHO
-                ) as call:
+                with allowance.call(**CALL) as call:
                     call.release()
+                self.calls.append((began, time.monotonic(), True))
+            except allowance.SwitchEngaged:
+                self.calls.append((began, time.monotonic(), False))
+            except Exception as error:
+                self.errors.append(f"{type(error).__name__}: {error}")
+
+    async def _run_tasks(self) -> None:
+        await asyncio.gather(*(self._arun() for _ in range(TASKS)))
+
+    async def _arun(self) -> None:
+        """The same on an event loop, where another path leads to the store."""
+        from token_allowance import allowance
+
+        end = time.monotonic() + SECONDS
+        while (began := time.monotonic()) < end and not self.over.is_set():
+            try:
+                async with allowance.call(**CALL) as call:
+                    call.record(allowance.Usage(input_tokens=1, output_tokens=1))
                 self.calls.append((began, time.monotonic(), True))
             except allowance.SwitchEngaged:
                 self.calls.append((began, time.monotonic(), False))
