@@ -171,6 +171,64 @@ def test_a_few_dear_calls_are_no_rate():
     assert surges(before(made, minute), cells([*calls, *[dear] * 40])) != []
 
 
+def steady(weeks: int, calls: int = 100, **quarters_: int) -> Past:
+    """A feature that spends a dollar a quarter, except ``w2_1``: one quarter on, 2 weeks ago."""
+    now = minute_of(BUSY) // 15
+    feature = {now - n: Sums(calls, 1_000_000, 1) for n in range(weeks * quarters.WEEK)}
+    for name, micros in quarters_.items():
+        week, after = map(int, name[1:].split("_"))
+        feature[now - 1 - week * quarters.WEEK + after] = Sums(calls, micros, 1)
+    series = Series({Target(feature="agent"): feature}, min(feature), dt.UTC)
+    return series.before(BUSY - dt.timedelta(minutes=15), BUSY)
+
+
+def spends(micros: int) -> dict[Cell, Sums]:
+    return {("", "agent"): Sums(100, micros, 1)}
+
+
+@pytest.mark.parametrize(
+    ("past", "usual"),
+    [
+        (steady(5), 1),
+        (steady(5, w1_0=50_000_000), 1),
+        (steady(5, w1_0=50_000_000, w2_0=9_000_000), 9),
+        (steady(5, w1_1=9_000_000, w3_1=9_000_000), 9),
+        (steady(5, w1_4=9_000_000, w3_4=9_000_000), 1),
+        (steady(3, w1_0=9_000_000), 9),
+    ],
+    ids=["steady", "one incident", "weekly job", "a job that began later", "elsewhen", "two weeks"],
+)
+def test_the_usual_is_the_second_highest_week_around_this_time(past, usual):
+    dollars = 1_000_000
+    assert surges(past, spends(4 * usual * dollars - 1)) == []
+    [surge] = surges(past, spends(4 * usual * dollars))
+    assert (surge.usual_micros, surge.by_week) == (usual * dollars, True)
+
+
+def test_a_young_installation_takes_twice_as_much_of_the_highest_of_seven_days():
+    past = steady(1, w0_0=1_000_000)
+    assert surges(past, spends(7_999_999)) == []
+    [surge] = surges(past, spends(8_000_000))
+    assert not surge.by_week
+
+
+def test_where_few_calls_are_usual_the_highest_of_seven_days_counts():
+    """And a few calls make no week: not even those that were dear."""
+    past = steady(5, calls=5, w2_0=50_000_000, w3_0=50_000_000)
+    assert surges(past, spends(4_000_000 - 1)) == []
+    [surge] = surges(past, spends(4_000_000))
+    assert not surge.by_week
+
+
+def test_nothing_is_told_in_the_first_day_and_of_what_was_never_seen():
+    now = minute_of(BUSY) // 15
+    young = {now - n: Sums(100, 1_000_000, 1) for n in range(90)}
+    past = Series({Target(feature="agent"): young}, min(young), dt.UTC)
+    since = BUSY - dt.timedelta(minutes=15)
+    assert surges(past.before(since, BUSY), spends(900_000_000)) == []
+    assert surges(steady(5), {("", "new"): Sums(100, 900_000_000, 1)}) == []
+
+
 def test_a_small_sum_is_never_told():
     made, minute = traffic(1), minute_of(NIGHT)
     penny = {("tenant-12", "search"): Sums(500, 900_000, 100_000)}
