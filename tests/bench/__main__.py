@@ -73,7 +73,7 @@ def show_pairs(seconds: float) -> None:
 def show_ledger(sizes: Sequence[int], number: int) -> None:
     show(
         "Taking over into the ledger",
-        ["store", "calls", "events", "ledger rows/s"],
+        ["store", "calls", "number", "events", "ledger rows/s"],
         list(ledger.drained(50 * number)),
     )
     show(

@@ -121,17 +121,30 @@ def _forget(alias: str) -> None:
 
 
 def drained(number: int) -> Iterator[list[str]]:
-    """How fast the ledger takes over what Redis has decided."""
+    """How fast the ledger takes over what Redis has decided: of a call that begins and ends within
+    one batch it writes one row, of one that lasts longer it writes the row twice."""
     from token_allowance import conf
+    from token_allowance.usage import Usage
 
     with using("Redis"):
-        conf.store().drain()
+        store = conf.store()
+        store.drain()
         for _ in range(number):
             pair()
-        seconds, events = _timed(conf.store().drain)
-        if events != 2 * number:
-            raise AssertionError(f"{events} events of {number} calls: somebody else drains")
-        yield ["Redis", f"{number:,}", f"{events:,}", f"{number / seconds:,.0f}"]
+        seconds, events = _timed(store.drain)
+        yield _drained("short calls", number, events, seconds)
+        calls = [hold() for _ in range(number)]
+        begins, first = _timed(store.drain)
+        for call in calls:
+            call.settle(Usage(*USED))
+        ends, last = _timed(store.drain)
+        yield _drained("long calls", number, first + last, begins + ends)
+
+
+def _drained(what: str, number: int, events: int, seconds: float) -> list[str]:
+    if events != 2 * number:
+        raise AssertionError(f"{events} events of {number} calls: somebody else drains")
+    return ["Redis", what, f"{number:,}", f"{events:,}", f"{number / seconds:,.0f}"]
 
 
 def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
