@@ -62,7 +62,7 @@ def spenders(
             "tokens": one["tokens"],
             "calls": one["calls"],
             "percent": one[order] * 100 // whole if whole else 0,
-            "usual_calls": usual and usual.get(tuple(one[name] for name in WHO), 0),
+            "usual_calls": None if usual is None else usual.get(tuple(one[n] for n in WHO), 0),
         }
         for one in top
     ]
