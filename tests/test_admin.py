@@ -109,6 +109,7 @@ def limit_form(**given):
         "is_active": "on",
         "expires_at_0": "",
         "expires_at_1": "",
+        "reason": "as agreed",
         "increases-TOTAL_FORMS": "0",
         "increases-INITIAL_FORMS": "0",
     }

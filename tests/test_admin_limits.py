@@ -9,7 +9,7 @@ from django.contrib.auth.models import Permission, User
 from django.utils import timezone
 
 from tests.test_admin import limit_form, page, settled
-from token_allowance.models import Limit, LimitIncrease
+from token_allowance.models import Limit, LimitIncrease, LimitRevision
 
 pytestmark = pytest.mark.django_db
 ROLLING = {"window": "rolling", "rolling_seconds": "24 hours"}
@@ -197,3 +197,45 @@ def test_who_may_only_look_reads_the_levels_in_words(client):
     }
     assert "tells at 50, 100 %; stops at 105 %" in texts["cost"]
     assert "tells nobody; degrades at 80 %; stops at 100 %" in texts["calls"]
+
+
+def test_c91_each_change_is_written_down_with_who_and_why(admin_client):
+    admin_client.post(page("limit", "add"), limit_form())
+    limit = Limit.objects.get()
+    changed = limit_form(amount="0.70", mode="observe", reason="a launch")
+    assert admin_client.post(page("limit", "change", limit.pk), changed).status_code == 302
+    admin_client.post(page("limit", "change", limit.pk), changed)  # changes nothing
+    second, first = LimitRevision.objects.all()
+    assert (first.before, first.after["amount"], first.reason) == ({}, 500_000, "as agreed")
+    assert second.before == {"amount": 500_000, "mode": ""}
+    assert second.after == {"amount": 700_000, "mode": "observe"}
+    assert (second.by, second.source, second.reason) == ("admin", "admin", "a launch")
+    shown = admin_client.get(page("limit", "change", limit.pk)).text
+    assert "by admin (admin): a launch. amount $0.50 → $0.70; mode — → observe" in shown
+
+
+def test_a_change_needs_a_reason_and_looking_again_does_not(admin_client):
+    limit = Limit.objects.create(tenant="*", user="*", amount=500_000)
+    answer = admin_client.post(
+        page("limit", "change", limit.pk), limit_form(amount="9", reason=" ")
+    )
+    assert "Say why: it stays in the history." in answer.text
+    limit.refresh_from_db()
+    assert limit.amount == 500_000
+    assert not LimitRevision.objects.exists()
+    levels = {"notify_at": "70, 90, 100", "degrade_at": "90", "hard_stop_percent": "100"}
+    same = limit_form(reason="", **levels)
+    assert admin_client.post(page("limit", "change", limit.pk), same).status_code == 302
+
+
+def test_what_was_deleted_stays_in_the_history(admin_client):
+    limit = Limit.objects.create(tenant="acme", amount=500_000)
+    admin_client.post(page("limit", "delete", limit.pk), {"post": "yes"})
+    other = Limit.objects.create(tenant="globex", amount=1)
+    admin_client.post(
+        page("limit"),
+        {"action": "delete_selected", "_selected_action": [other.pk], "post": "yes"},
+    )
+    assert not Limit.objects.exists()
+    removed = LimitRevision.objects.values_list("scope", "by", "after").order_by("id")
+    assert list(removed) == [("tenant acme", "admin", {}), ("tenant globex", "admin", {})]

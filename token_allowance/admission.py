@@ -160,11 +160,11 @@ def _shown(room: Room, observe: bool) -> Remaining:
         reserved=room.reserved,
         available=room.available,
         resets_at=room.resets_at(),
-        state=_state(room, observe),
+        state=state_of(room, observe),
     )
 
 
-def _state(room: Room, observe: bool) -> str:
+def state_of(room: Room, observe: bool) -> str:
     used, limit = room.used, room.budget.limit
     if used >= limit.stop_amount:
         return "observing" if observe or limit.observe else "blocked"

@@ -156,7 +156,7 @@ class Policy:
         facts = self.tenant(attribution.tenant)
         default = conf.current().zone_name
         named = (replace(limit, model=self.model(limit.model)) for limit in found)
-        return [_for_tenant(limit, facts, default) for limit in named]
+        return [for_tenant(limit, facts, default) for limit in named]
 
     def _prices(self, provider: str, model: str) -> PriceRows:
         provider, model = self.aliases.get(model, (provider, model))
@@ -170,7 +170,7 @@ class Policy:
         return PriceRows(model)
 
 
-def _for_tenant(limit: Limit, facts: TenantFacts, default_zone: str) -> Limit:
+def for_tenant(limit: Limit, facts: TenantFacts, default_zone: str) -> Limit:
     """A tenant's windows follow its zone; a change of plan or zone starts tracking anew."""
     looks_at_tenant = bool(limit.tenant)
     own_zone = facts.time_zone if looks_at_tenant else ""

@@ -20,6 +20,7 @@ LEDGER = "view_reservation"
 FLIP = "flip_switch"
 FLIP_GLOBAL = "flip_global_switch"
 LIMITS = "change_limit"
+ADD_LIMIT = "add_limit"
 INCREASE = "add_limitincrease"
 ACKNOWLEDGE = "acknowledge_alert"
 #: What a disabled control says.
@@ -30,6 +31,7 @@ WHY_NOT = {
     "user, feature or model”.",
     FLIP_GLOBAL: "Stopping everything needs the permission “Can stop and resume all calls”.",
     LIMITS: "Changing limits needs the permission “Can change limit”.",
+    ADD_LIMIT: "Making limits needs the permission “Can add limit”.",
     INCREASE: "Granting more needs the permission “Can add limit increase”.",
     ACKNOWLEDGE: "Acknowledging needs the permission “Can acknowledge and mute alerts”.",
 }

@@ -16,6 +16,7 @@ from token_allowance.admin.percentages import PercentagesField
 from token_allowance.admin.scopes import ScopeField
 from token_allowance.limits import Unit
 from token_allowance.models import Limit
+from token_allowance.models.revisions import REASON_LENGTH
 from token_allowance.windows import Window
 
 HELP = {
@@ -64,6 +65,12 @@ class LimitForm(LimitModelForm):
         max_length=40, widget=forms.TextInput({"inputmode": "decimal", "size": "14"})
     )
     time_zone = forms.ChoiceField(required=False)
+    reason = forms.CharField(
+        max_length=REASON_LENGTH,
+        required=False,
+        help_text="Kept in the history of this limit. A change needs one.",
+        widget=forms.TextInput({"size": "60"}),
+    )
     offers_tenants = False
 
     class Meta:
@@ -130,6 +137,8 @@ class LimitForm(LimitModelForm):
         self._clean_plan(cleaned)
         self._clean_anchor(cleaned)
         self._clean_length(cleaned)
+        if self.instance.pk and set(self.changed_data) - {"reason"} and not cleaned.get("reason"):
+            self.add_error("reason", "Say why: it stays in the history.")
         return cleaned
 
     def _clean_amount(self, cleaned: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from token_allowance import conf, limits, money
-from token_allowance.admin import increases, lengths, names, percentages
+from token_allowance.admin import increases, lengths, names, percentages, revisions
 from token_allowance.admin.base import NOTHING, AllowanceAdmin, figure
 from token_allowance.admin.limit_form import LimitForm
 from token_allowance.exceptions import StoreUnavailable
@@ -57,10 +57,12 @@ class LimitAdmin(AllowanceAdmin):
         ("How long", {"fields": [("window", "rolling_seconds"), ("anchor_day", "time_zone")]}),
         ("At which part of it", {"fields": [("notify_at", "degrade_at", "hard_stop_percent")]}),
         ("In force", {"fields": ["mode", "is_active", "expires_at"]}),
+        ("Why", {"fields": ["reason", "history"]}),
     ]
     inlines = [increases.IncreaseInline]
     in_words = ["applies_to", "known_as", "amount_shown", "granted", "window_shown", "zone_shown",
-                "levels_shown", "mode_shown", "is_active", "expires_at"]  # fmt: skip
+                "levels_shown", "mode_shown", "is_active", "expires_at",
+                "history"]  # fmt: skip
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is not None and not self.has_change_permission(request, obj):
@@ -79,7 +81,7 @@ class LimitAdmin(AllowanceAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is not None and not self.has_change_permission(request, obj):
             return self.in_words
-        return ["granted", "known_as"]
+        return ["granted", "known_as", "history"]
 
     def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
         return self.inlines if obj else []
@@ -96,10 +98,24 @@ class LimitAdmin(AllowanceAdmin):
         return changes
 
     def save_model(self, request: HttpRequest, obj: Limit, form: Any, change: bool) -> None:
+        before = revisions.before(obj) if change else {}
         super().save_model(request, obj, form, change)
+        revisions.note(request, obj, before, form.cleaned_data.get("reason", ""))
         if change and "amount" in form.changed_data:
             text = f"The amount is {obj.amount_text} now. What was spent in this window is kept."
             self.message_user(request, text, messages.INFO)
+
+    def delete_model(self, request: HttpRequest, obj: Limit) -> None:
+        revisions.note_removals(request, [obj])
+        super().delete_model(request, obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+        revisions.note_removals(request, queryset)
+        super().delete_queryset(request, queryset)
+
+    @admin.display(description="history")
+    def history(self, limit: Limit) -> str | SafeString:
+        return revisions.in_words(limit) if limit.pk else NOTHING
 
     @admin.display(description="applies to")
     def applies_to(self, limit: Limit) -> str:
