@@ -5,26 +5,30 @@ from __future__ import annotations
 from django.urls import URLPattern, path
 
 from token_allowance_dashboard.screens import (
-    URLPattern,
-    app_name,
+    alerts,
     drills,
+    health,
     ledger,
     limit_edit,
     limit_reset,
     limits,
-    list,
-    name,
     now,
-    path,
+    overview,
     spend,
     stops,
     switches,
-    token_allowance_dashboard,
-    urlpatterns,
 )
 
 app_name = "token_allowance_dashboard"
 urlpatterns: list[URLPattern] = [
+    path("", overview.overview, name="overview"),
+    path("alerts/", alerts.alerts, name="alerts"),
+    path("alerts/rules/", alerts.rules, name="alert_rules"),
+    path("alerts/<int:pk>/", alerts.alert, name="alert"),
+    path("alerts/<int:pk>/acknowledge/", alerts.acknowledge, name="alert_acknowledge"),
+    path("alerts/<int:pk>/mute/", alerts.mute, name="alert_mute"),
+    path("health/", health.health, name="health"),
+    path("health.json", health.health_json, name="health_json"),
     path("limits/", limits.limits, name="limits"),
     path("limits/new/", limit_edit.new, name="limit_new"),
     path("limits/<int:pk>/", limits.limit, name="limit"),
