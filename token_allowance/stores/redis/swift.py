@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from redis.exceptions import RedisError, TimeoutError
 
@@ -65,15 +65,28 @@ async def settle(store: RedisStore, settlement: Settlement) -> Outcome | None:
     return Outcome(row["state"])
 
 
+_all: WeakSet[Swift] = WeakSet()
+
+
+def _begin_again() -> None:
+    for each in _all:
+        each.begin()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork either
+    os.register_at_fork(after_in_child=_begin_again)
+
+
 class Swift:
     """One multiplexed connection per event loop, for loops that live longer than a call or two."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._begin()
+        self.begin()
+        _all.add(self)
 
-    def _begin(self) -> None:
-        self._pid = os.getpid()  # a child of a fork asks by connections of its own
+    def begin(self) -> None:
+        """With no connection: a child of a fork asks by its own."""
         self._links: WeakKeyDictionary[Any, asyncio.Task[Multiplexed | None]] = WeakKeyDictionary()
         self._asked: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
@@ -98,8 +111,6 @@ class Swift:
 
     async def _link(self) -> Multiplexed | None:
         loop = asyncio.get_running_loop()
-        if self._pid != os.getpid():
-            self._begin()
         task = self._links.get(loop)
         if task is None:
             count = self._asked[loop] = self._asked.get(loop, 0) + 1
