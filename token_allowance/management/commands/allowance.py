@@ -12,6 +12,7 @@ from token_allowance.management.subcommands import (
     doctor,
     drain,
     drill,
+    groups,
     jobs,
     price,
     rebuild,
@@ -33,6 +34,7 @@ SUBCOMMANDS = {
     "drain": drain,
     "rebuild": rebuild,
     "adjust": adjust,
+    "groups": groups,
 }
 
 
