@@ -558,6 +558,7 @@ def test_a_copy_of_the_process_asks_by_a_connection_of_its_own(lab: RedisLab) ->
         child = os.fork()
         if child == 0:
             try:
+                assert not lab.budgets.swift._links  # its parent's are not for it
                 asyncio.run(calls(20))
                 os._exit(0)
             finally:
