@@ -22,10 +22,10 @@ from django.utils import timezone
 
 from tests import work
 from tests.receivers import Receiver
-from tests.tellings import alert, channel
+from tests.tellings import alert, channel, rule
 from token_allowance import allowance, tasks
 from token_allowance.channels import outbox
-from token_allowance.models import Alert, Delivery, Limit
+from token_allowance.models import Alert, AlertRule, Delivery, Limit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -81,10 +81,11 @@ def until(true: Callable[[], object]) -> None:
 
 
 def told(**given: Any) -> None:
-    """Write an alert and its deliveries, as an evaluation does."""
-    now = timezone.now()
+    """Write an alert and its deliveries, as an evaluation does. Beat leaves its rule alone."""
+    now, left_alone = timezone.now(), rule(kind=AlertRule.Kinds.CHANNEL, name="left alone")
     with transaction.atomic():
-        outbox.tell(alert(fired_at=now, **given), Delivery.Events.FIRED, now)
+        fired = alert(fired_at=now, rule=left_alone, **given)
+        outbox.tell(fired, Delivery.Events.FIRED, now)
 
 
 def spend(tokens: int) -> None:

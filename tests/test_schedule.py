@@ -170,7 +170,7 @@ def test_a_loop_of_its_own_process_delivers_and_ends_cleanly_when_told() -> None
     }
     with Receiver().serving() as receiver:
         channel(kind="webhook", address=receiver.url)
-        outbox.tell(alert(), "fired", NOW)
+        outbox.tell(alert(rule=rule(kind="channel", name="other")), "fired", NOW)
         process = subprocess.Popen(
             [sys.executable, "manage.py", "allowance", "jobs", "--loop"],
             cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
