@@ -11,7 +11,9 @@ from token_allowance.models.fields import identifier
 class Refusal(models.Model):
     """How many calls were refused in one minute, for one reason, of one target.
 
-    ``key`` is the counter of the budget that refused, or the scope of a switch or cap.
+    ``code`` is why: ``exhausted``, ``held``, ``too_large`` or ``cap``, else the code of the error.
+    ``key`` is the counter of the budget that refused, or the scope of a switch or cap. Where one
+    minute has too many users or models to tell apart, they are counted together, as "".
     """
 
     starts_at = models.DateTimeField()
