@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from types import ModuleType
 from typing import Any
 
 import pytest
+from django.contrib import admin
+from django.urls import include, path
 
 from tests.tellings import NOW, alert, channel, rule
 from token_allowance.channels import figures, wording
@@ -50,6 +53,35 @@ def test_a_message_is_worded_in_one_order(settings: Any) -> None:
     assert wording.text(message) == BLOCKED.format(id=message["id"], **message["links"])
     assert list(message["links"]) == ["stop", "look", "alert", "rule"]
     assert {url.partition("/a")[0] for url in message["links"].values()} == {"https://shop.example"}
+
+
+ADMIN = path("admin/", admin.site.urls)
+BOARD = path("board/", include("token_allowance_dashboard.urls"))
+
+
+@pytest.mark.parametrize(
+    ("pages", "stop", "alert_page"),
+    [
+        ([ADMIN], "/admin/token_allowance/switch/", "/admin/token_allowance/alert/{}/change/"),
+        ([ADMIN, BOARD], "/board/switches/stop/?tenant=acme%26co", "/board/alerts/{}/"),
+        ([BOARD], "/board/switches/stop/?tenant=acme%26co", "/board/alerts/{}/"),
+        ([], None, None),
+    ],
+)
+def test_links_lead_to_the_dashboard_or_else_to_the_admin(
+    settings: Any, pages: list[Any], stop: str | None, alert_page: str | None
+) -> None:
+    urls = ModuleType("urls")
+    urls.__dict__["urlpatterns"] = pages
+    settings.ROOT_URLCONF = urls
+    settings.TOKEN_ALLOWANCE = {"LINK_BASE": "https://shop.example"}
+    fired = alert(tenant="acme&co")
+    found = payload(fired, "fired", NOW)["links"]
+    assert found.get("stop") == (stop and f"https://shop.example{stop}")
+    assert found.get("alert") == (
+        alert_page and f"https://shop.example{alert_page.format(fired.pk)}"
+    )
+    assert ("rule" in found) == bool(pages)
 
 
 def test_the_payload_has_every_field_and_nothing_that_was_not_named() -> None:

@@ -12,21 +12,27 @@ from token_allowance.models import Alert
 
 ADMIN = "admin:token_allowance"
 BOARD = "token_allowance_dashboard"
+STOPPED = ("tenant", "user", "feature", "model")  # what a stop can name
+HOUR = {"time": "hour"}
 
 
 def of_alert(alert: Alert) -> dict[str, str]:
-    """Links by what they are for; none without LINK_BASE, and none to pages that are not there."""
+    """Links by what they are for: to the dashboard, or else the admin, whichever is there.
+
+    None without LINK_BASE.
+    """
     if not conf.current().LINK_BASE:
         return {}
+    whose = {name: value for name in STOPPED if (value := getattr(alert, name))}
     limit = (alert.snapshot or {}).get("limit")
-    whose = {name: v for name in ("tenant", "feature") if (v := getattr(alert, name))}
     found = {
-        "stop": _page(f"{ADMIN}_switch_changelist"),
-        "limit": _page(f"{ADMIN}_limit_change", limit) if limit else "",
+        "stop": _page(f"{BOARD}:switch_stop", query=whose) or _page(f"{ADMIN}_switch_changelist"),
+        "limit": limit
+        and (_page(f"{BOARD}:limit", limit) or _page(f"{ADMIN}_limit_change", limit)),
         "look": _page(f"{BOARD}:now", query=whose)
-        or _page(f"{ADMIN}_reservation_changelist", query={"time": "hour"}),
-        "alert": _page(f"{ADMIN}_alert_change", alert.pk),
-        "rule": _page(f"{ADMIN}_alertrule_change", alert.rule_id),
+        or _page(f"{ADMIN}_reservation_changelist", query=HOUR),
+        "alert": _page(f"{BOARD}:alert", alert.pk) or _page(f"{ADMIN}_alert_change", alert.pk),
+        "rule": _page(f"{ADMIN}_alertrule_change", alert.rule_id) or _page(f"{BOARD}:alert_rules"),
     }
     return {name: url for name, url in found.items() if url}
 
