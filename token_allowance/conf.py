@@ -55,7 +55,7 @@ class Settings:
     METRICS: tuple[str, ...] = ()  # exporters to feed: "prometheus", "opentelemetry"
     METRICS_TOKEN: str | None = None  # what a scraper must send as its bearer token
     ENVIRONMENT: str = ""  # "production": said in every message
-    LINK_BASE: str | None = None  # "https://shop.example": messages link to its admin pages
+    LINK_BASE: str | None = None  # "https://shop.example": messages link to its pages
     # Hosts, and networks such as "10.0.0.0/8", that webhooks may reach although they are not
     # public, also by plain http
     WEBHOOK_ALLOWED: tuple[str, ...] = ()
