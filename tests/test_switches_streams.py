@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -35,6 +36,7 @@ sdks = pytest.mark.parametrize("sdk", SDKS)
 both = pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 #: Four pieces of four tokens, each after a pause in which nothing arrives.
 SLOW = Reply(text=" windy" * 16, chunks=4, chunk_delay_seconds=4.0, input_tokens=40)
+PAUSING = replace(SLOW, chunk_delay_seconds=2.0)  # where who engages the switch cuts at once
 PACED = Reply(text=" windy" * 16, chunks=4, chunk_delay_seconds=0.2, input_tokens=40)
 URL = "http://127.0.0.1/v1/chat/completions"
 BODY = {"model": GPT, "messages": ASK, "stream": True, "max_tokens": 100}
@@ -130,7 +132,7 @@ def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_engages_it_in_the_same_process_need_not_wait(
     lab: Lab, unwatched: None, asynchronous: bool
 ) -> None:
-    lab.provider.script([SLOW])
+    lab.provider.script([PAUSING])
 
     def engage() -> None:
         allowance.engage("feature:agent", reason="spend", by="ops", cut_streams=True)
@@ -146,7 +148,7 @@ def test_who_engages_it_in_the_same_process_need_not_wait(
 def test_it_may_be_engaged_in_the_event_loop_that_reads_the_stream(
     lab: Lab, unwatched: None
 ) -> None:
-    lab.provider.script([SLOW])
+    lab.provider.script([PAUSING])
 
     async def read() -> None:
         async with lab.aclient("openai", feature="agent") as client:
@@ -160,7 +162,7 @@ def test_it_may_be_engaged_in_the_event_loop_that_reads_the_stream(
 
 
 def test_the_helpers_of_the_sdks_let_it_through(lab: Lab) -> None:
-    lab.provider.script([SLOW, SLOW])
+    lab.provider.script([PAUSING, PAUSING])
     ask: dict[str, Any] = {"model": CLAUDE, "messages": ASK, "max_tokens": 100}
     with (
         lab.client("anthropic", feature="agent") as client,
@@ -336,7 +338,7 @@ def test_a_transport_without_a_socket_is_left_at_its_next_bytes(lab: Lab, module
 
 
 def test_a_stream_that_its_reader_leaves_after_the_cut_is_charged_the_same(lab: Lab) -> None:
-    lab.provider.script([SLOW])
+    lab.provider.script([PAUSING])
     with lab.client("openai", feature="agent") as client:
         stream = create(client, stream=True)
         next(event for event in stream if text_of(event))
