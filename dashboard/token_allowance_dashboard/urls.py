@@ -8,6 +8,7 @@ from token_allowance_dashboard.screens import (
     alerts,
     drills,
     health,
+    increase,
     ledger,
     limit_edit,
     limit_reset,
@@ -17,6 +18,8 @@ from token_allowance_dashboard.screens import (
     spend,
     stops,
     switches,
+    tenant,
+    tenants,
 )
 
 app_name = "token_allowance_dashboard"
@@ -29,6 +32,7 @@ urlpatterns: list[URLPattern] = [
     path("alerts/<int:pk>/mute/", alerts.mute, name="alert_mute"),
     path("health/", health.health, name="health"),
     path("health.json", health.health_json, name="health_json"),
+    path("increase/", increase.grant, name="increase"),
     path("limits/", limits.limits, name="limits"),
     path("limits/new/", limit_edit.new, name="limit_new"),
     path("limits/<int:pk>/", limits.limit, name="limit"),
@@ -45,4 +49,6 @@ urlpatterns: list[URLPattern] = [
     path("switches/<int:pk>/", switches.switch, name="switch"),
     path("switches/<int:pk>/live/", switches.live, name="switch_live"),
     path("switches/<int:pk>/resume/", stops.resume, name="switch_resume"),
+    path("tenants/", tenants.tenants, name="tenants"),
+    path("tenants/<path:key>/", tenant.tenant, name="tenant"),
 ]
