@@ -23,7 +23,7 @@ from tests.redis_labs import WHO, RedisLab
 from token_allowance import allowance, policy, signals, threads
 from token_allowance.exceptions import AllowanceExceeded, CapExceeded, StoreUnavailable
 from token_allowance.stores import connections as own_connections
-from token_allowance.stores.redis import swift, wire
+from token_allowance.stores.redis import RedisStore, swift, versions, wire
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -160,6 +160,41 @@ def test_a_policy_that_a_thread_is_loading_is_waited_for_in_a_thread(
 
     use(lab, work)
     assert lab.requests() == len(lab.rows(2)) == 2
+
+
+def test_one_thread_confirms_the_policy_for_all_tasks(
+    lab: RedisLab, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    confirmations: list[int] = []
+    real = versions.confirm
+
+    def confirm(store: RedisStore) -> int:
+        confirmations.append(real(store))
+        return confirmations[-1]
+
+    monkeypatch.setattr(versions, "confirm", confirm)
+
+    async def work(client: Any) -> None:
+        await create(client)  # it is connected
+        await asyncio.to_thread(lab.budgets.wire.execute, "DEL", lab.budgets.asking.names.lease)
+        await asyncio.gather(*(create(client) for _ in range(20)))
+
+    use(lab, work)
+    assert asked == []
+    assert len(confirmations) == 1
+    assert [row.cost_micros for row in lab.rows(22)] == [COST] * 22
+
+
+def test_a_policy_that_has_changed_is_obeyed_whoever_confirms_it(lab: RedisLab) -> None:
+    async def work(client: Any) -> None:
+        await create(client)
+        await lab.ashrink("calls", 3)
+        await asyncio.to_thread(lab.budgets.wire.execute, "DEL", lab.budgets.asking.names.lease)
+        calls = await gathered(create(client) for _ in range(10))
+        assert sum(isinstance(each, AllowanceExceeded) for each in calls) == 9
+
+    use(lab, work)
+    assert lab.requests() == len(lab.rows(3)) == 3
 
 
 def test_one_more_tenant_is_looked_up_in_a_thread_and_then_known(

@@ -16,8 +16,10 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from redis.exceptions import RedisError, TimeoutError
 
+from token_allowance.exceptions import StoreUnavailable
+from token_allowance.stores import connections
 from token_allowance.stores.base import Decision, Outcome, Request, Settlement
-from token_allowance.stores.redis import ends, questions
+from token_allowance.stores.redis import ends, questions, versions
 from token_allowance.stores.redis import holds as held
 from token_allowance.stores.redis.asking import Question
 from token_allowance.stores.redis.names import Epoch
@@ -40,6 +42,8 @@ async def reserve(store: RedisStore, request: Request) -> Decision | None:
     asked = questions.reserve(names, request, holds, "", store.fresh, store.events_most)
     try:
         answer = await store.swift.ask(asked)
+        if answer and answer[0] == b"confirm" and await store.swift.confirm(store):
+            answer = await store.swift.ask(asked)
     except BaseException:  # cancelled: it may be held all the same
         store.owe(request)
         raise
@@ -89,6 +93,7 @@ class Swift:
         """With no connection: a child of a fork asks by its own."""
         self._links: WeakKeyDictionary[Any, asyncio.Task[Multiplexed | None]] = WeakKeyDictionary()
         self._asked: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._confirming: WeakKeyDictionary[Any, asyncio.Task[int]] = WeakKeyDictionary()
 
     async def ask(self, question: Question) -> Sequence[Any] | None:
         """The script's answer; None if the thorough way has to find out."""
@@ -108,6 +113,21 @@ class Swift:
         except (RedisError, OSError):
             return None
         return answer if isinstance(answer, list) else None
+
+    async def confirm(self, store: RedisStore) -> bool:
+        """Has the policy's version been confirmed? One thread asks for all tasks of a loop."""
+        if connections.in_tests():  # the database may be that of another thread
+            return False
+        loop = asyncio.get_running_loop()
+        task = self._confirming.get(loop)
+        if task is None or task.done():
+            asking = asyncio.to_thread(versions.confirm, store)
+            task = self._confirming[loop] = loop.create_task(asking)
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            return await asyncio.shield(task) != versions.UNKNOWN
+        except StoreUnavailable:
+            return False
 
     async def _link(self) -> Multiplexed | None:
         loop = asyncio.get_running_loop()
