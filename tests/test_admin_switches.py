@@ -54,6 +54,7 @@ def test_release_asks_first_and_tells_what_was_stopped_and_why(admin_client: Cli
     event = SwitchEvent.objects.order_by("id").last()
     assert event is not None
     assert (event.action, event.by, event.reason) == ("released", "admin", "the loop is fixed")
+    assert event.source == "admin"
     assert LogEntry.objects.get().object_id == str(switch.pk)
     assert "None of them is engaged." in post(admin_client, switch, confirmed="yes", why="again")
     assert SwitchEvent.objects.count() == 2

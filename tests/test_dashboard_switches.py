@@ -7,6 +7,7 @@ import datetime as dt
 import io
 
 import pytest
+from django.core.management import call_command
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -89,6 +90,7 @@ def test_a_post_stops_with_who_why_and_an_end_and_shows_how_it_stands(ana):
     )
     event = SwitchEvent.objects.get()
     assert (event.action, event.by, event.reason) == ("engaged", "ana", "runaway loop")
+    assert event.source == "dashboard"
     assert "Stopped: feature agent, tenant acme." in text(page)
 
 
@@ -233,6 +235,7 @@ def test_resume_shows_why_and_what_waits_and_lets_through(ana):
     assert switch.released_at is not None
     event = SwitchEvent.objects.latest("id")
     assert (event.action, event.by, event.reason) == ("released", "ana", "fixed")
+    assert event.source == "dashboard"
     again = ana.post(url, {"part": "all", "reason": "fixed"}, follow=True)
     assert "not stopped any more" in text(again)
     assert SwitchEvent.objects.filter(switch=switch).count() == 2
@@ -374,6 +377,16 @@ def test_the_history_as_csv_needs_its_permission(ana, client):
     ]
     client.force_login(dashboards.person("bo", "view_dashboard"))
     assert client.get(f"{LIST}{switch.pk}/", {"format": "csv"}).status_code == 403
+
+
+def test_the_history_says_from_where_each_order_came(ana):
+    call_command("allowance", "stop", *["--feature", "agent", "--reason", "loop"])
+    call_command("allowance", "resume", "--feature", "agent")
+    switch = Switch.objects.get()
+    allowance.engage(feature="agent", reason="again", by="rule")
+    assert list(switch.events.values_list("source", flat=True)) == ["command", "command"]
+    assert SwitchEvent.objects.latest("id").source == "code"
+    assert text(ana.get(f"{LIST}{switch.pk}/")).count(">command<") == 2
 
 
 def test_the_number_of_queries_does_not_grow(ana):

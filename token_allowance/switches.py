@@ -22,6 +22,8 @@ NAMES = ("tenant", "user", "feature", "model")
 GLOBAL = "global"
 REASON_LENGTH = 500
 BY_LENGTH = 200
+SOURCE_LENGTH = 16
+CODE = "code"
 BY_ITSELF = "by itself"
 WHERE = 'tenant = %s AND "user" = %s AND feature = %s AND model = %s AND released_at IS NULL'
 
@@ -35,6 +37,7 @@ class Order:
     ends_at: dt.datetime | None
     percent: int
     cuts_streams: bool
+    source: str
 
     def columns(self, moment: Callable[[dt.datetime], Any]) -> list[Any]:
         ends_at = self.ends_at and moment(self.ends_at)
@@ -83,6 +86,7 @@ def engage(
     cut_streams: bool = False,
     percent: int = ALL_PERCENT,
     anew: bool = False,
+    source: str = CODE,
 ) -> None:
     """Stop matching calls. When this returns, every reserve that starts obeys, in every process.
 
@@ -90,6 +94,7 @@ def engage(
     a second or so with SwitchEngaged. ``percent`` (1 to 100) of the callers are stopped, always the
     same ones. Written on a connection of our own, so an open transaction of the caller delays
     nothing. Engaging again replaces all of this; ``anew``: ValueError instead, if it is engaged.
+    ``source`` is where it was ordered, for the history.
     """
     named = {"tenant": tenant, "user": user, "feature": feature, "model": model}
     chosen = target(text, everything, named)
@@ -101,6 +106,7 @@ def engage(
         ends_at=_end(minutes),
         percent=_percentage(percent),
         cuts_streams=bool(cut_streams),
+        source=_fitting(source, SOURCE_LENGTH),
     )
     threads.call(_write, lambda c: _engage(c, chosen, order, timezone.now(), anew))
     threads.call(streams.watch().look)
@@ -117,6 +123,7 @@ def disengage(
     feature: Any = None,
     model: Any = None,
     engaged_for: str | None = None,
+    source: str = CODE,
 ) -> bool:
     """Let matching calls through again; False if no such switch was engaged.
 
@@ -124,9 +131,16 @@ def disengage(
     """
     named = {"tenant": tenant, "user": user, "feature": feature, "model": model}
     chosen = target(text, everything, named)
-    why, who = _fitting(reason, REASON_LENGTH), _fitting(by, BY_LENGTH)
+    order = Order(
+        reason=_fitting(reason, REASON_LENGTH),
+        by=_fitting(by, BY_LENGTH),
+        ends_at=None,
+        percent=ALL_PERCENT,
+        cuts_streams=False,
+        source=_fitting(source, SOURCE_LENGTH),
+    )
     return bool(
-        threads.call(_write, lambda c: _release(c, chosen, why, who, timezone.now(), engaged_for))
+        threads.call(_write, lambda c: _release(c, chosen, order, timezone.now(), engaged_for))
     )
 
 
@@ -215,14 +229,13 @@ def _engage(
                 [*order.columns(moment), *chosen.values, moment(now)],
             )
             found = cursor.fetchone()
-        _record(cursor, found[0], "engaged", moment(now), order.by, order.reason)
+        _record(cursor, found[0], "engaged", moment(now), order.by, order.reason, order.source)
 
 
 def _release(
     connection: BaseDatabaseWrapper,
     chosen: Target,
-    reason: str,
-    by: str,
+    order: Order,
     now: dt.datetime,
     engaged_for: str | None,
 ) -> bool:
@@ -237,7 +250,7 @@ def _release(
         found = cursor.fetchone()
         if found is None:
             return False
-        _record(cursor, found[0], "released", moment(now), by, reason)
+        _record(cursor, found[0], "released", moment(now), order.by, order.reason, order.source)
         return True
 
 
@@ -255,10 +268,13 @@ def _close(cursor: Any, now: Any, chosen: Target | None = None) -> int:
     return len(ended)
 
 
-def _record(cursor: Any, switch: int, action: str, at: Any, by: str, reason: str) -> None:
+def _record(
+    cursor: Any, switch: int, action: str, at: Any, by: str, reason: str, source: str = ""
+) -> None:
     cursor.execute(
-        "INSERT INTO token_allowance_switchevent (switch_id, action, at, by, reason, ends_at, "
-        "percent, cuts_streams) SELECT id, %s, %s, %s, %s, ends_at, percent, cuts_streams "
+        "INSERT INTO token_allowance_switchevent (switch_id, action, at, by, reason, source, "
+        "ends_at, percent, cuts_streams) "
+        "SELECT id, %s, %s, %s, %s, %s, ends_at, percent, cuts_streams "
         "FROM token_allowance_switch WHERE id = %s",
-        [action, at, by, reason, switch],
+        [action, at, by, reason, source, switch],
     )

@@ -24,7 +24,7 @@ class StopOrder(forms.Form):
     reason = forms.CharField(
         label="Why",
         max_length=REASON_LENGTH,
-        help_text="Callers and colleagues read it; it stays in the history.",
+        help_text="Colleagues and the code that makes the calls read it; it stays in the history.",
         widget=forms.TextInput(attrs={"autocomplete": "off", "autofocus": True}),
     )
     minutes = forms.ChoiceField(

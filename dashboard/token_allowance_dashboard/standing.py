@@ -20,6 +20,8 @@ from token_allowance_dashboard.spending import Scope
 
 SPOKEN = ("feature", "tenant", "user", "model")  # in this order people say it
 FLIGHT = dt.timedelta(hours=1)  # no call is looked for that began longer before the stop
+LATELY = dt.timedelta(minutes=5)
+MINUTE = dt.timedelta(minutes=1)
 DRILLS_LOOKED_AT = 200
 
 Targeted = Target | Switch
@@ -32,7 +34,7 @@ class Measured:
     first_refusal: dt.timedelta | None
     last_admission: dt.timedelta | None
     refused: int
-    refused_a_minute: int  # of the last five
+    refused_a_minute: int  # in the last five, or since it was engaged
     in_flight_then: int
     in_flight: int
     reserved: str
@@ -109,12 +111,10 @@ def measured(switch: Switch, now: dt.datetime) -> Measured:
     """By the refusals that were counted and by the ledger; neither is more than seconds behind."""
     begun, end = switch.engaged_at, over_at(switch, now) or now
     counted = Refusal.objects.filter(_refusals(switch, now), code=SwitchEngaged.code)
-    lately = _minute(now) - dt.timedelta(minutes=5)
+    lately = max(begun, end - LATELY)
     found = counted.order_by().aggregate(
         total=Coalesce(Sum("calls"), 0),
-        lately=Coalesce(
-            Sum("calls", filter=Q(starts_at__gte=lately, starts_at__lt=_minute(now))), 0
-        ),
+        lately=Coalesce(Sum("calls", filter=Q(starts_at__gte=_minute(lately))), 0),
         first=Min("first_at", filter=Q(first_at__gte=begun)),
     )
     rows = Reservation.objects.filter(scope(switch).where()).order_by()
@@ -128,7 +128,7 @@ def measured(switch: Switch, now: dt.datetime) -> Measured:
         first_refusal=found["first"] and found["first"] - begun,
         last_admission=None if last is None else last - begun,
         refused=found["total"],
-        refused_a_minute=found["lately"] // 5,
+        refused_a_minute=found["lately"] // max(1, round((end - lately) / MINUTE)),
         in_flight_then=before.filter(Q(state="reserved") | Q(settled_at__gt=begun)).count(),
         in_flight=flying.calls,
         reserved=money.format_usd(flying.micros),

@@ -38,7 +38,7 @@ class EngagedFilter(admin.SimpleListFilter):
 
 class SwitchEventInline(SwitchEvents):
     model = SwitchEvent
-    fields = ["at", "action", "by", "reason", "ends_at", "percent", "cuts_streams"]
+    fields = ["at", "action", "by", "source", "reason", "ends_at", "percent", "cuts_streams"]
     extra = 0
     can_delete = False
     verbose_name_plural = "history"
@@ -107,7 +107,8 @@ class SwitchAdmin(ReadOnlyAdmin):
 
     def _release(self, request: HttpRequest, switch: Switch, by: str, why: str) -> None:
         named = {name: getattr(switch, name) or None for name in NAMES}
-        done = disengage(**named, everything=not any(named.values()), by=by, reason=why)
+        done = disengage(**named, everything=not any(named.values()), by=by, reason=why,
+                         source="admin")  # fmt: skip
         if done:
             self.log_change(request, switch, f"released: {why}")
             self.message_user(request, f"Calls are let through again: {switch}.")

@@ -150,6 +150,7 @@ def engaged(plan: Plan, drill: Drill, say: Say) -> Iterator[list[int]]:
                 minutes=(plan.seconds + GRACE_SECONDS) / 60,
                 percent=plan.percent,
                 anew=True,
+                source=NAME,
             )
         except ValueError as error:
             raise CannotDrill(f"{error}: {plan.words}") from error
@@ -163,7 +164,7 @@ def engaged(plan: Plan, drill: Drill, say: Say) -> Iterator[list[int]]:
 
 def release(plan: Plan, why: str, say: Say) -> None:
     try:
-        if not disengage(**plan.target, by=plan.by, reason=why, engaged_for=why):
+        if not disengage(**plan.target, by=plan.by, reason=why, engaged_for=why, source=NAME):
             say("The switch was no longer this drill's: it ended, or somebody has engaged it anew.")
     except StoreUnavailable as error:
         say(f"The switch could not be released, and ends by itself in a moment: {error}")

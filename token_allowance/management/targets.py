@@ -38,7 +38,8 @@ def chosen(options: dict[str, Any]) -> Target:
 
 def named(options: dict[str, Any]) -> dict[str, Any]:
     """The same as keywords of ``engage`` and ``disengage``."""
-    return {**{name: options[name] for name in NAMES}, "everything": options["everything"]}
+    values = {name: options[name] for name in NAMES}
+    return {**values, "everything": options["everything"], "source": "command"}
 
 
 def person(options: dict[str, Any]) -> str:

@@ -1170,6 +1170,10 @@ class Migration(migrations.Migration):
                 ("percent", models.PositiveSmallIntegerField(db_default=100, default=100)),
                 ("cuts_streams", models.BooleanField(db_default=False, default=False)),
                 (
+                    "source",
+                    models.CharField(blank=True, db_default="", default="", max_length=16),
+                ),
+                (
                     "switch",
                     models.ForeignKey(
                         on_delete=django.db.models.deletion.PROTECT,

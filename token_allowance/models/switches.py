@@ -57,7 +57,10 @@ class Switch(models.Model):
 
 
 class SwitchEvent(History):
-    """What happened to a switch, and how it stood then. Append-only."""
+    """What happened to a switch, and how it stood then. Append-only.
+
+    ``source`` is where it was ordered: dashboard, admin, command, drill or code; "" by itself.
+    """
 
     class Actions(models.TextChoices):
         ENGAGED = "engaged"
@@ -71,6 +74,7 @@ class SwitchEvent(History):
     ends_at = models.DateTimeField(null=True, blank=True)
     percent = models.PositiveSmallIntegerField(default=100, db_default=100)
     cuts_streams = models.BooleanField(default=False, db_default=False)
+    source = models.CharField(max_length=16, blank=True, default="", db_default="")
 
     class Meta:
         ordering = ["at", "id"]

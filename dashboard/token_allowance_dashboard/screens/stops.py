@@ -89,7 +89,7 @@ def _stopped(
 ) -> HttpResponse:
     """Engage, once for a form that is sent twice; what stands already is replaced."""
     by = request.user.get_username()
-    call = {**standing.named(chosen), "everything": not any(chosen.values), "by": by, **form.how}
+    call = {**_call(request, chosen), **form.how}
     if engaged is None:
         try:
             engage(**call, anew=True)
@@ -149,25 +149,30 @@ def _resume(request: HttpRequest, switch: Switch) -> HttpResponse:
 
 
 def _resumed(request: HttpRequest, switch: Switch, form: ResumeOrder) -> HttpResponse:
-    named: dict[str, Any] = standing.named(switch)
-    named |= {"everything": not named, "by": request.user.get_username()}
-    named["reason"] = form.cleaned_data["reason"]
+    call = {**_call(request, switch), "reason": form.cleaned_data["reason"]}
     words = standing.words(switch)
     if form.is_partial:
         left = None
         if switch.ends_at is not None:
             left = max(0.01, (switch.ends_at - timezone.now()).total_seconds() / 60)
-        engage(**named, minutes=left, percent=ALL_PERCENT - FIRST_PERCENT,
+        engage(**call, minutes=left, percent=ALL_PERCENT - FIRST_PERCENT,
                cut_streams=switch.cuts_streams)  # fmt: skip
         said = (
             f"{words}: {FIRST_PERCENT} % of the callers are let through, the others stay stopped."
         )
-    elif disengage(**named, engaged_for=switch.reason):
+    elif disengage(**call, engaged_for=switch.reason):
         said = f"Resumed: {words}."
     else:
         said = f"{words}: somebody was faster; this is how it stands."
     messages.success(request, said, fail_silently=True)
     return redirect("token_allowance_dashboard:switch", switch.pk)
+
+
+def _call(request: HttpRequest, of: standing.Targeted) -> dict[str, Any]:
+    """Which calls, and who says so from where: keywords of ``engage`` and ``disengage``."""
+    named = standing.named(of)
+    by = request.user.get_username()
+    return {**named, "everything": not named, "by": by, "source": "dashboard"}
 
 
 def _running(chosen: Target) -> Switch | None:

@@ -27,7 +27,7 @@ MOST_FOUND = 5  # of each dimension
 MOST_EVENTS = 200
 SEARCHED_DAYS = 30
 STOP_POLLING = 286  # of htmx
-COLUMNS = ("at", "action", "by", "reason", "ends_at", "percent", "cuts_streams")
+COLUMNS = ("at", "action", "by", "source", "reason", "ends_at", "percent", "cuts_streams")
 
 
 @dataclass(frozen=True, slots=True)
