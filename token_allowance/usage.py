@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from operator import add, attrgetter
 from typing import Final
 
 
@@ -36,10 +37,10 @@ class Usage:
     pages: int = 0  # read
 
     def __post_init__(self) -> None:
-        for name in NAMES:
-            value = getattr(self, name)
-            if value.__class__ is int and value >= 0:
-                continue
+        counts = _counts(self)
+        if set(map(type, counts)) == _INTEGERS and min(counts) >= 0:
+            return
+        for name, value in zip(NAMES, counts, strict=True):
             if not isinstance(value, int) or isinstance(value, bool):
                 raise TypeError(f"{name} must be an integer, not {value!r}")
             if value < 0:
@@ -54,11 +55,11 @@ class Usage:
         return self.total_tokens > 0 or any(getattr(self, name) for name in UNITS)
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(*(getattr(self, name) + getattr(other, name) for name in NAMES))
+        return Usage(*map(add, _counts(self), _counts(other)))
 
     def as_dict(self) -> dict[str, int]:
         """The counts that are not zero, by name."""
-        return {name: n for name in NAMES if (n := getattr(self, name))}
+        return {name: n for name, n in zip(NAMES, _counts(self), strict=True) if n}
 
     @classmethod
     def from_dict(cls, counts: Mapping[str, int]) -> Usage:
@@ -66,4 +67,6 @@ class Usage:
 
 
 NAMES: Final = tuple(field.name for field in fields(Usage))
+_counts = attrgetter(*NAMES)
+_INTEGERS: Final = {int}
 UNITS: Final = tuple(name for name in NAMES if not name.endswith("_tokens"))

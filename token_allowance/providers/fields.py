@@ -95,9 +95,11 @@ class Figures:
     def get(self, *path: str) -> int | None:
         value: object = self._source
         for name in path:
-            value = mapping(value).get(name)
+            value = value.get(name) if isinstance(value, dict) else None
         if value is None:
             return None
+        if type(value) is int and 0 <= value <= LARGEST_COUNT:  # as nearly all are
+            return value
         number = _integer(value)
         if number is None or not 0 <= number <= LARGEST_COUNT:
             self.anomaly = True

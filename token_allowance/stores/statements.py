@@ -7,7 +7,7 @@ each time. On a connection of our own nothing of what it adds is needed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import count
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -56,12 +56,19 @@ def _sent(raw: Any, sql: str, values: Sequence[bytes]) -> tuple[str | None, ...]
 
 
 def _answer(raw: Any) -> Any:
+    execute, error, fine = _psycopg()
+    (answer,) = raw.wait(execute(raw.pgconn))
+    if answer.status not in fine:
+        raise error(answer)
+    return answer
+
+
+@cache
+def _psycopg() -> tuple[Any, Any, frozenset[int]]:
     from psycopg import errors, generators, pq
 
-    (answer,) = raw.wait(generators.execute(raw.pgconn))
-    if answer.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
-        raise errors.error_from_result(answer)
-    return answer
+    fine = frozenset((pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK))
+    return generators.execute, errors.error_from_result, fine
 
 
 @lru_cache(maxsize=100)
