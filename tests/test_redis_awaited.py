@@ -22,6 +22,7 @@ from tests.metering import RESERVED, create, micros
 from tests.redis_labs import WHO, RedisLab
 from token_allowance import allowance, policy, signals, threads
 from token_allowance.exceptions import AllowanceExceeded, CapExceeded, StoreUnavailable
+from token_allowance.models import DegradeRule
 from token_allowance.stores import connections as own_connections
 from token_allowance.stores.redis import RedisStore, swift, versions, wire
 
@@ -323,6 +324,26 @@ def test_a_budget_that_is_used_up_refuses(lab: RedisLab, asked: list[str]) -> No
     use(lab, work)
     assert lab.requests() == len(lab.rows(3)) == 3
     assert asked == ["reserve", "reserve"]  # to be told all figures
+
+
+def test_a_cheaper_model_is_served_without_a_thread(lab: RedisLab, asked: list[str]) -> None:
+    lab.price("openai", "gpt-5-nano", 1, 1)
+    DegradeRule.objects.create(from_model="gpt-5-mini", to_model="gpt-5-nano")
+    lab.limit("calls", 100, feature="chat", degrade_at=1)
+    with allowance.charge_to(feature="chat"):
+        learn(lab)
+        lab.call()  # degraded, in a thread
+    asked.clear()
+
+    async def work(client: Any) -> None:
+        with allowance.charge_to(feature="chat"):
+            await create(client)
+
+    use(lab, work)
+    assert asked == []
+    rows = lab.rows(4)
+    assert [row.model for row in rows] == ["gpt-5-mini", "gpt-5-mini", "gpt-5-nano", "gpt-5-nano"]
+    assert rows[-1].flags == ["degraded"]
 
 
 def test_a_switch_is_obeyed_at_once(lab: RedisLab) -> None:
