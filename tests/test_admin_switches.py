@@ -11,6 +11,7 @@ from django.test import Client
 from django.urls import reverse
 
 from token_allowance import allowance
+from token_allowance.admin import boards
 from token_allowance.models import Switch, SwitchEvent
 
 pytestmark = pytest.mark.django_db
@@ -74,6 +75,20 @@ def test_who_may_release_what(permission: str, target: dict[str, Any], may: bool
     switch = engaged(**target)
     post(staff("view_switch", permission), switch, confirmed="yes", why="may I?")
     assert (Switch.objects.get().released_at is not None) is may
+
+
+def test_pages_lead_to_the_dashboard_where_it_is_mounted(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch = engaged(feature="agent")
+    page = reverse("admin:token_allowance_switch_change", args=[switch.pk])
+    assert 'href="/allowance/switches/"' in admin_client.get(LIST).text
+    assert 'href="/allowance/switches/stop/"' in admin_client.get(LIST).text
+    assert f'href="/allowance/switches/{switch.pk}/"' in admin_client.get(page).text
+    assert "/stop/" not in staff("view_switch").get(LIST).text
+    monkeypatch.setattr(boards, "BOARD", "not_mounted")
+    for url in (LIST, page):
+        assert "View on dashboard" not in admin_client.get(url).text
 
 
 def test_the_page_of_a_switch_tells_how_it_stands_and_stood(admin_client: Client) -> None:

@@ -11,7 +11,7 @@ from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.utils.safestring import SafeString
 
-from token_allowance.admin import names
+from token_allowance.admin import boards, names
 from token_allowance.admin.base import ReadOnlyAdmin
 from token_allowance.admin.generics import SwitchEvents
 from token_allowance.models import Switch, SwitchEvent
@@ -64,6 +64,24 @@ class SwitchAdmin(ReadOnlyAdmin):
     readonly_fields = fields
     inlines = [SwitchEventInline]
     actions = ["release"]
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        links = {"board": boards.address("switches")}
+        if request.user.has_perm(FLIP):
+            links["board_stop"] = boards.address("switch_stop")
+        return super().changelist_view(request, {**links, **(extra_context or {})})
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        links = {"board": boards.address("switch", object_id)}
+        return super().change_view(request, object_id, form_url, {**links, **(extra_context or {})})
 
     def has_flip_permission(self, request: HttpRequest) -> bool:
         return any(map(request.user.has_perm, (FLIP, FLIP_GLOBAL)))
