@@ -18,6 +18,7 @@ from django.core.management import CommandError, call_command
 from django.urls import reverse
 
 from project.demo import agent, clients, figures, offers, promises, report, seed, simulation
+from project.demo.control import Stopped
 from project.demo.offers import Offer
 from project.demo.story import Figures
 from project.demo.visitor import Answer
@@ -69,9 +70,10 @@ def test_the_check_keeps_every_promise_and_says_nothing_else():
     )
     assert made.stderr == ""
     assert made.returncode == 0
-    ledger, verdicts = made.stdout.strip().split("\n\n")
+    ledger, *told, verdicts = made.stdout.strip().split("\n\n")
     assert ledger.startswith("time")
-    assert len(ledger.splitlines()) == 1 + 29
+    assert len(ledger.splitlines()) == 1 + 34
+    assert [text[:8] for text in told] == ["| [90 %]"] * 2
     assert [line[:4] for line in verdicts.splitlines()] == ["PASS"] * len(promises.CHECKS)
 
 
@@ -157,6 +159,16 @@ def kept():
             "stopped": {"code": "user_daily_budget_exceeded"},
         },
         climb_reached=[simulation.FLAT_MODEL] * 2 + [simulation.FLAT_SMALL_MODEL],
+        told=[
+            f"[90 %] user climber-1 of acme: $0.49 of $0.50 used\nTop spenders\n"
+            f"  1  climb / {simulation.FLAT_SMALL_MODEL}"
+        ],
+        stopped=Stopped(
+            answer=Answer(503, {}, '{"code": "switch_engaged"}'),
+            effect_ms=9,
+            reached=0,
+            after_resume=Answer(200, {}, "{}"),
+        ),
         race=[{"status": 429, "body": exceeded}, {"status": 200, "body": {}}],
         race_reached=6,
         user_budget=500_000,
@@ -175,6 +187,15 @@ def climbed(*percents, code="user_daily_budget_exceeded"):
     models = [simulation.FLAT_MODEL] * 2 + [simulation.FLAT_SMALL_MODEL]
     steps = [{"model": m, "percent": p} for m, p in zip(models, percents, strict=True)]
     return {"climb": {"steps": steps, "stopped": {"code": code}}}
+
+
+def stop(**changed):
+    made = {
+        "answer": Answer(503, {}, '{"code": "switch_engaged"}'),
+        "reached": 0,
+        "after_resume": Answer(200, {}, "{}"),
+    }
+    return {"stopped": Stopped(**made | changed)}
 
 
 def broken(figures):
@@ -204,6 +225,12 @@ def test_good_figures_keep_every_promise(kept):
         (climbed("90 %", "95 %", "99 %"), "cheaper model"),
         (climbed("72 %", "90 %", "98 %"), "cheaper model"),
         (climbed("72 %", "90 %", "99 %", code="held"), "cheaper model"),
+        ({"told": []}, "Somebody is told"),
+        ({"told": ["[90 %] user climber-1 of acme\nSnapshot"]}, "Somebody is told"),
+        (stop(answer=Answer(429, {}, '{"code": "switch_engaged"}')), "command line"),
+        (stop(answer=Answer(503, {}, '{"code": "store_unavailable"}')), "command line"),
+        (stop(reached=1), "command line"),
+        (stop(after_resume=Answer(503, {}, "{}")), "command line"),
         ({"race": [{"status": 200, "body": {}}] * 2}, "exactly one"),
         ({"race": []}, "exactly one"),
         ({"race_reached": 7}, "exactly one"),

@@ -104,6 +104,37 @@ def agent_climbs_its_ladder(figures: Figures) -> Verdict:
     )
 
 
+def somebody_is_told(figures: Figures) -> Verdict:
+    of_the_climb = [text for text in figures.told if "user climber-" in text.partition("\n")[0]]
+    named = [text for text in of_the_climb if "Top spenders" in text and FLAT_SMALL_MODEL in text]
+    return Verdict(
+        f"Somebody is told of a budget that is {NEARLY_PERCENT} % used, and who used it",
+        len(named) == len(of_the_climb) == 1 and named[0].startswith(f"[{NEARLY_PERCENT} %]"),
+        f"{len(figures.told)} messages, one for each budget",
+    )
+
+
+def a_stop_is_in_force(figures: Figures) -> Verdict:
+    made = figures.stopped
+    answer, after = made.answer, made.after_resume
+    document = answer.document if answer is not None else None
+    code = document.get("code") if isinstance(document, dict) else None
+    kept = (
+        answer is not None
+        and answer.status == 503
+        and code == "switch_engaged"
+        and made.reached == 0
+        and after is not None
+        and after.status == 200
+    )
+    return Verdict(
+        "A stop from the command line refuses the next call of every process",
+        kept,
+        f"{_status(answer)}, refused {made.effect_ms} ms after the command was back, "
+        f"{made.reached} reached the provider",
+    )
+
+
 def one_racer_wins(figures: Figures) -> Verdict:
     statuses = sorted(outcome["status"] for outcome in figures.race)
     refused = [outcome["body"] for outcome in figures.race if outcome["status"] == 429]
@@ -155,6 +186,8 @@ CHECKS: tuple[Callable[[Figures], Verdict], ...] = (
     stream_arrives,
     agent_is_cut_off,
     agent_climbs_its_ladder,
+    somebody_is_told,
+    a_stop_is_in_force,
     one_racer_wins,
     budgets_hold,
     counters_equal_the_ledger,

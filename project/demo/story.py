@@ -16,6 +16,8 @@ from typing import Any
 from django.db import connection
 from django.utils import timezone
 
+from project.demo import control
+from project.demo.control import Stopped
 from project.demo.visitor import Answer, Visitor
 from project.provider import Provider
 from token_allowance import conf
@@ -41,6 +43,8 @@ class Figures:
     agent_reached: int = 0
     climb: dict[str, Any] = field(default_factory=dict)
     climb_reached: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    stopped: Stopped = field(default_factory=Stopped)
     race: list[dict[str, Any]] = field(default_factory=list)
     race_reached: int = 0
     user_budget: int = 0
@@ -105,9 +109,11 @@ def play(url: str, provider: Provider) -> Figures:
         made.climb_reached = [
             entry.model for entry in provider.log()[before + made.agent_reached :]
         ]
-        before += len(made.climb_reached)
+        made.told = control.told()
+        made.stopped = control.stopped(visitor, provider)
+        before = provider.totals().received
         made.race = visitor.post("/race/", user="ana").document.get("outcomes", [])
-        made.race_reached = provider.totals().received - before - made.agent_reached
+        made.race_reached = provider.totals().received - before
         provider.wait_until_quiet()
     made.peaks, made.samples = peaks.seen, peaks.samples
     _read_ledger(provider, made)

@@ -69,6 +69,9 @@ class Command(BaseCommand):
         found = promises.judge(played)
         self.stdout.write(report.ledger(reversed(figures.lines(most=100))))
         self.stdout.write("")
+        for text in played.told:
+            self.stdout.write(f"| {text.strip()}".replace("\n", "\n| "))
+            self.stdout.write("")
         self.stdout.write(report.verdicts(found))
         connections.close_all()
         broken = [verdict for verdict in found if not verdict.kept]
