@@ -180,6 +180,7 @@ def test_staff_of_some_tenants_stop_only_theirs(client, settings):
     client.force_login(dashboards.owner())
     said = client.get(LIST)
     assert [line.switch for line in said.context["lines"]] == [own]
+    assert said.context["engaged"] == 1
     assert "globex" not in text(said)
     for other in (foreign, wide):
         for page in ("", "live/", "resume/"):

@@ -109,7 +109,8 @@ def _state(request: HttpRequest, now: dt.datetime) -> dict[str, Any]:
     }
     try:
         switches = policy.confirmed().switches
-        found["engaged"] = sum(1 for one in switches if one.ends_at is None or one.ends_at > now)
+        seen = [s for s in switches if access.access(request).sees(dict(s.named).get("tenant", ""))]
+        found["engaged"] = sum(1 for one in seen if one.ends_at is None or one.ends_at > now)
         found["edge"] = edge = spending.edge(now)
         found["stale"] = edge.as_of is None or now - edge.as_of > STALE
     except StoreUnavailable:
