@@ -50,7 +50,7 @@ class GrantForm(forms.Form):
         super().__init__(*args, **options)
         self.key = key
         self.limits = {one.limit.pk: one.limit for one in stack}
-        named = [(one.limit.pk, f"{one.limit} ({one.source})") for one in stack]
+        named = [(one.limit.pk, str(one.limit)) for one in stack]
         self.fields["limit"].choices = named  # type: ignore[attr-defined]
 
     def clean_until(self) -> dt.datetime:

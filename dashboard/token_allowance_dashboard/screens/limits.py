@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.core.paginator import Paginator
-from django.db.models import Q, QuerySet
+from django.db.models import Q, QuerySet, Sum
 from django.http import Http404, HttpRequest, HttpResponseBase
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from token_allowance import conf, policy
+from token_allowance import conf, keys, policy
 from token_allowance.admin import revisions
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.limits import DIMENSIONS, EACH
@@ -100,7 +100,7 @@ def limits(request: HttpRequest) -> HttpResponseBase:
         "q": request.GET.get("q", ""),
         "all": request.GET.get("show") == "all",
         "any": visible(who).exists(),
-        "windows": Limit.Windows.choices,
+        "windows": Limit.Windows.values,
         "units": Limit.Units.choices,
     }
     question = "What caps exist, which are close, and what would happen if I changed one?"
@@ -121,7 +121,7 @@ def limit(request: HttpRequest, pk: int) -> HttpResponseBase:
         "revisions": _history(who, row),
         "increases": _increases(who, row),
         "alerts": _alerts(who, [row.pk], now)[:BUDGETS_SHOWN],
-        "corrections": _corrections(who, line.standings),
+        "corrections": _corrections(who, line.standings[:BUDGETS_SHOWN]),
         "dimensions": [(name, getattr(row, name)) for name in DIMENSIONS if getattr(row, name)],
         "touches": may_touch(who, row),
     }
@@ -227,9 +227,18 @@ def _increases(who: Access, row: Limit) -> QuerySet[LimitIncrease]:
     return rows[:BUDGETS_SHOWN]
 
 
-def _corrections(who: Access, standings: Iterable[Standing]) -> list[Adjustment]:
-    keys = [one.room.budget.held_in for one in standings]
-    rows = Adjustment.objects.filter(key__in=keys)
+def _corrections(who: Access, standings: Iterable[Standing]) -> list[dict[str, Any]]:
+    """Each correction of these budgets once: one of a rolling window has a row for each slice."""
+    where = Q(pk=None)
+    for one in standings:
+        budget = one.room.budget
+        rolls = budget.slice is not None
+        where |= Q(key__startswith=budget.key[: -len(keys.OPEN)]) if rolls else Q(key=budget.key)
+    rows = Adjustment.objects.filter(where)
     if who.tenants is not None:
         rows = rows.filter(tenant__in=who.tenants)
-    return list(rows[:BUDGETS_SHOWN])
+    named = rows.order_by("-created_at").values("created_at", "by", "reason", *DIMENSIONS)
+    return [
+        {**one, "whose": ", ".join(f"{n} {one[n]}" for n in DIMENSIONS if one[n])}
+        for one in named.annotate(all=Sum("amount"))[:BUDGETS_SHOWN]
+    ]
