@@ -127,6 +127,7 @@ def test_what_every_tenant_does_is_told_once_for_the_feature():
     calls = made.between(minute - 15, minute)
     more = [call._replace(micros=10 * call.micros) for call in calls if call.feature == "agent"]
     rest = [call for call in calls if call.feature != "agent"]
+    rest.append(more[0]._replace(tenant=""))
     found = surges(before(made, minute), cells(more + rest))
     assert [surge.target for surge in found] == [Target(feature="agent")]
 
@@ -260,6 +261,16 @@ def test_few_calls_or_little_past_say_nothing_about_lengths():
     assert judge("chat", few, past) is None
     assert judge("chat", many, past[:5]) is None
     assert judge("chat", many, [Sums(2, 1, 2_000)] * 96) is None
+
+
+def test_a_mean_that_a_few_long_calls_make_says_less_than_one_of_many_alike():
+    past = [Sums(30, 1, 30_000)] * 96
+    alike = Sums(30, 1, 90_000, squared_tokens=30 * 3_000.0**2)
+    one_long = Sums(30, 1, 90_000, squared_tokens=29 * 1_000.0**2 + 61_000.0**2)
+    told, doubted = judge("chat", alike, past), judge("chat", one_long, past)
+    assert told is not None
+    assert doubted is not None
+    assert told.z > Z > 2 > doubted.z
 
 
 @pytest.mark.parametrize(("at", "speaks"), [(BUSY, True), (NIGHT, False)])

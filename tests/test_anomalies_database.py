@@ -122,6 +122,24 @@ def test_a_runaway_agent_is_one_alert_until_it_is_over(world: World) -> None:
     assert world.alerts()[0].resolved_at is not None
 
 
+def test_a_surge_that_goes_on_does_not_become_the_usual_it_is_measured_by(world: World) -> None:
+    """At night, where few calls are usual, the highest quarter of the last days is looked at."""
+    world.begins(NIGHT)
+    for minutes in (4, 20, 20, 6):
+        minute = minute_of(world.now)
+        loop = [
+            call
+            for one in range(minute, minute + minutes)
+            for call in world.made.incident(one, "tenant-07", "agent", 60)
+        ]
+        merged = rollups(call._replace(user=f"at {minute}") for call in loop)
+        HourlySpend.objects.using(world.alias).bulk_create(merged)
+        world.goes_on(loop, minutes=minutes)
+    [alert] = world.alerts(KINDS.SPEND_RATE)
+    assert alert.target == "tenant=tenant-07,feature=agent"
+    assert alert.resolved_at is None
+
+
 def test_where_no_rollups_are_kept_the_ledger_tells_the_past(world: World) -> None:
     world.begins(BUSY)
     calls = HourlySpend.objects.using(world.alias)

@@ -83,7 +83,7 @@ class Detector:
                 found.append(surge)
                 cells = _without(cells, surge)
         while len(found) < MOST and (new := self._new(cells)):
-            surge = self._closer(_narrowest(new), cells)
+            surge = self._closer(_largest(new), cells)
             found.append(surge)
             cells = _without(cells, surge)
         return found
@@ -156,16 +156,10 @@ def second_highest(figures: Iterable[int]) -> int:
     return found[1 if len(found) > 2 else 0] if found else 0
 
 
-def _narrowest(surges: list[Surge]) -> Surge:
-    """The narrowest of those that explain nearly as much as the largest; everything comes last."""
+def _largest(surges: list[Surge]) -> Surge:
+    """That of most excess; everything comes last."""
     named = [surge for surge in surges if not surge.target.is_global]
-    most = max((surge.excess_micros for surge in named), default=0)
-    large = [surge for surge in named if surge.excess_micros >= NARROW * most]
-    return max(large or surges, key=lambda surge: (_depth(surge.target), surge.excess_micros))
-
-
-def _depth(target: Target) -> int:
-    return bool(target.tenant) + bool(target.feature)
+    return max(named or surges, key=lambda surge: surge.excess_micros)
 
 
 def _without(cells: Cells, surge: Surge) -> dict[Cell, Sums]:
