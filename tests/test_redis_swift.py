@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -79,6 +80,23 @@ def test_what_is_unusual_is_left_to_a_thread(store: RedisStore) -> None:
     assert asyncio.run(store.asettle(spent(stranger, 10))) is None
     assert asyncio.run(store.areserve(asked(store, 10, key="k"))) is None
     assert asyncio.run(store.areserve(asked(store, 1001))) is None  # refused, with all its figures
+
+
+def test_a_reached_level_is_said_on_the_loop_and_nothing_moves(store: RedisStore) -> None:
+    opened(store)
+    before = asked(store, 900)
+    reserve(store, before)
+    store.settle(spent(before, 900))
+    full = replace(asked(store, 10), may_degrade=True)
+
+    async def use() -> list[Outcome]:
+        decisions = [
+            await store.areserve(call) for call in (full, replace(full, may_degrade=False))
+        ]
+        return [decision.outcome for decision in decisions if decision is not None]
+
+    assert asyncio.run(use()) == [Outcome.DEGRADE, Outcome.ADMITTED]
+    assert figures(store, budget())[0] == (900, 10)
 
 
 def test_an_answer_that_was_lost_is_found_by_the_thorough_way(store: RedisStore) -> None:
