@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from django.db.models import Min, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
@@ -20,6 +22,7 @@ from token_allowance_dashboard.spending import Scope
 
 SPOKEN = ("feature", "tenant", "user", "model")  # in this order people say it
 FLIGHT = dt.timedelta(hours=1)  # no call is looked for that began longer before the stop
+RECENT = dt.timedelta(minutes=15)  # and that hour: what of the ledger shows who is still admitted
 LATELY = dt.timedelta(minutes=5)
 MINUTE = dt.timedelta(minutes=1)
 DRILLS_LOOKED_AT = 200
@@ -81,10 +84,7 @@ def refused(switches: Iterable[Switch], now: dt.datetime) -> dict[int, int]:
     mine = {f"n{switch.pk}": _refusals(switch, now) for switch in switches}
     if not mine:
         return {}
-    rows = Refusal.objects.filter(
-        code=SwitchEngaged.code,
-        starts_at__gte=min(_minute(switch.engaged_at) for switch in switches),
-    ).order_by()
+    rows = Refusal.objects.filter(reduce(or_, mine.values()), code=SwitchEngaged.code).order_by()
     found = rows.aggregate(
         **{name: Coalesce(Sum("calls", filter=where), 0) for name, where in mine.items()}
     )
@@ -120,7 +120,9 @@ def measured(switch: Switch, now: dt.datetime) -> Measured:
     rows = Reservation.objects.filter(scope(switch).where()).order_by()
     last = None
     if switch.percent == ALL_PERCENT:  # of a part, the others are admitted as they should
-        later = rows.filter(created_at__gt=begun, created_at__lt=end).order_by("-created_at")
+        looked_at = Q(created_at__lt=begun + FLIGHT) | Q(created_at__gte=end - RECENT)
+        later = rows.filter(looked_at, created_at__gt=begun, created_at__lt=end)
+        later = later.order_by("-created_at")
         last = later.values_list("created_at", flat=True).first()
     before = rows.filter(created_at__gte=begun - FLIGHT, created_at__lte=begun)
     flying = traffic.in_flight(Target(**{n: getattr(switch, n) for n in NAMES}), switch.percent)

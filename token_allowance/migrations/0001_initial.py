@@ -953,6 +953,13 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ["-starts_at", "code"],
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("code", "switch_engaged")),
+                        fields=["key", "starts_at"],
+                        name="allowance_refusal_switch",
+                    )
+                ],
                 "constraints": [
                     models.UniqueConstraint(
                         fields=(

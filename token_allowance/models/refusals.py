@@ -30,6 +30,13 @@ class Refusal(models.Model):
 
     class Meta:
         ordering = ["-starts_at", "code"]
+        indexes = [
+            models.Index(  # what one switch has refused, however long it stands
+                fields=["key", "starts_at"],
+                condition=models.Q(code="switch_engaged"),
+                name="allowance_refusal_switch",
+            )
+        ]
         constraints = [
             models.UniqueConstraint(
                 fields=["starts_at", "code", "key", "tenant", "user", "feature", "provider",

@@ -25,7 +25,7 @@ MOST_ENGAGED = 100
 MOST_OVER = 50
 MOST_FOUND = 5  # of each dimension
 MOST_EVENTS = 200
-SEARCHED_DAYS = 30
+SEARCHED_DAYS = 7
 STOP_POLLING = 286  # of htmx
 COLUMNS = ("at", "action", "by", "source", "reason", "ends_at", "percent", "cuts_streams")
 
