@@ -15,8 +15,9 @@ from django.test.utils import CaptureQueriesContext
 from tests.stores import spend
 from tests.traffic import BUSY, NIGHT, ZONE, Call, ledger_rows, minute_of, rollups, traffic
 from token_allowance import allowance, conf, drill_record
-from token_allowance.alerts import preview, quarters
+from token_allowance.alerts import preview, quarters, telling
 from token_allowance.alerts.evaluation import evaluate
+from token_allowance.alerts.history import History
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.models import (
     Alert,
@@ -180,6 +181,33 @@ def test_what_a_rule_would_have_told_can_be_seen_before_it_is_changed(world: Wor
     assert preview.would_have_fired(rule, BUSY, days=2) == [(at - 2 * HOUR, "feature=search")]
     rule.kind = KINDS.STORE_DOWN
     assert preview.would_have_fired(rule, BUSY) is None
+
+
+def test_the_past_is_that_of_charged_calls(world: World) -> None:
+    """In the ledger, too, calls that are under way or were released have spent nothing."""
+    minute = minute_of(BUSY)
+    world.ledger(world.made.incident(minute, "tenant-01", "chat", 3))
+    for state in ("reserved", "released"):
+        world.ledger(world.made.incident(minute, "tenant-01", "chat", 5), state=state)
+    quarter, history = minute // 15, History(world.alias)
+    found = history.quarters([range(quarter, quarter + 1)], ("tenant", "feature"))
+    recent = history.recent(BUSY, BUSY + MINUTE)
+    [was], [now] = found["tenant-01", "chat"].values(), recent.values()
+    assert was.calls == now.calls == 3
+    assert (was.micros, was.tokens) == (now.micros, now.tokens)
+    rows = Reservation.objects.using(world.alias).filter(state="settled")
+    costs = rows.values_list("cost_micros", flat=True)
+    assert now.micros == sum(cost or 0 for cost in costs)
+    assert now.squared_micros == sum(float(cost or 0) ** 2 for cost in costs)
+
+
+def test_what_is_over_begins_at_its_full_threshold_again(world: World) -> None:
+    rule = AlertRule.objects.using(world.alias).create(kind=KINDS.SPEND_RATE, name="spikes")
+    for target, over in (("feature=a", BUSY), ("feature=b", None)):
+        Alert.objects.using(world.alias).create(
+            rule=rule, target=target, severity="info", title=target, fired_at=BUSY, resolved_at=over
+        )
+    assert telling.begun(rule) == {"feature=b": BUSY}
 
 
 def test_a_prompt_that_grew_is_one_alert(world: World) -> None:
