@@ -105,6 +105,23 @@ def test_an_increase_counts(database: str, clock: Clock) -> None:
     assert evaluate(clock.goes_on(MINUTE)) == 0
 
 
+def test_what_was_allowed_for_a_while_is_looked_at_again_when_it_has_ended(
+    database: str, clock: Clock
+) -> None:
+    """From then on calls are refused, and a refused call moves no budget."""
+    general = limit(database)
+    LimitIncrease.objects.using(database).create(
+        limit=general, amount=2_000, until=clock.now + HOUR
+    )
+    limit(database, tenant="guest", amount=9_000, expires_at=clock.now + HOUR)
+    spend(2_400, tenant="acme")
+    spend(2_500, tenant="guest")
+    assert [evaluate(clock.goes_on(9 * MINUTE)) for _ in range(6)] == [0] * 6
+    assert evaluate(clock.goes_on(9 * MINUTE)) == 2
+    assert sorted(told(database)) == [(100, 2400), (100, 2500)]
+    assert evaluate(clock.goes_on(MINUTE)) == 0
+
+
 def test_an_adjustment_counts(database: str, clock: Clock) -> None:
     limit(database)
     allowance.adjust(tenant="acme", amount=1_400, unit="tokens", reason="moved", by="ana")

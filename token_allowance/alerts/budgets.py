@@ -28,8 +28,8 @@ BLOCKED = 100
 def find(rule: AlertRule, now: dt.datetime) -> Iterator[Finding]:
     """The highest rung that each budget has reached, of those that have moved since last time.
 
-    And, after limits have changed, of all that calls have been counted in. Killed half way, it
-    looks at the same budgets again.
+    And, after limits have changed or ended, of all that calls have been counted in. Killed half
+    way, it looks at the same budgets again.
     """
     alias, job = outbox.alias(), f"{JOB}.{rule.pk}"
     number = candidates.version(alias)
@@ -37,7 +37,7 @@ def find(rule: AlertRule, now: dt.datetime) -> Iterator[Finding]:
     decided = policy.confirmed()
     keys = candidates.moved(alias, marks.since(mark, now) or now - marks.OVERLAP)
     budgets = standing.named(decided, keys, now)
-    if number != mark.number:
+    if number != mark.number or candidates.ended(alias, mark.at, now):
         spend.fold(now)
         values = candidates.near_a_rung(alias, now)
         budgets |= standing.of_values(decided, values, now)

@@ -13,7 +13,14 @@ from django.db.models import Count, F, Q, QuerySet, Sum
 from token_allowance import conf, levels, rolling
 from token_allowance.alerts.standing import Values
 from token_allowance.limits import DIMENSIONS, Unit, zone
-from token_allowance.models import Adjustment, HourlySpend, Limit, PolicyVersion, Reservation
+from token_allowance.models import (
+    Adjustment,
+    HourlySpend,
+    Limit,
+    LimitIncrease,
+    PolicyVersion,
+    Reservation,
+)
 from token_allowance.windows import Window, span
 
 KINDS = ("limits", "tenants")  # of policy that decide how much whose budget is
@@ -43,6 +50,18 @@ def version(alias: str) -> int:
     """A number that rises when limits or tenants change."""
     rows = PolicyVersion.objects.using(alias).filter(kind__in=KINDS)
     return int(rows.aggregate(all=Sum("number", default=0))["all"])
+
+
+def ended(alias: str, since: dt.datetime | None, now: dt.datetime) -> bool:
+    """Has a limit or an increase ended by itself since then? No version rises for that."""
+    if since is None:
+        return False
+    limits = Limit.objects.using(alias).filter(is_active=True)
+    increases = LimitIncrease.objects.using(alias)
+    return (
+        limits.filter(expires_at__gt=since, expires_at__lte=now).exists()
+        or increases.filter(until__gt=since, until__lte=now).exists()
+    )
 
 
 def moved(alias: str, since: dt.datetime) -> set[str]:
