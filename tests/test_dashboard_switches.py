@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import io
+from urllib.parse import urlencode
 
 import pytest
 from django.core.management import call_command
@@ -23,6 +24,7 @@ STOP = "/allowance/switches/stop/"
 DRILLS = "/allowance/switches/drills/"
 AGENT = {"feature": "agent", "tenant": "acme"}
 HOSTILE = "<script>alert(1)</script>"
+SECOND = dt.timedelta(seconds=1)
 
 pytestmark = pytest.mark.django_db
 
@@ -38,8 +40,6 @@ def text(answer):
 
 
 def stop(client, query, **fields):
-    from urllib.parse import urlencode
-
     data = {"reason": "runaway loop", "minutes": "30"} | fields
     return client.post(f"{STOP}?{urlencode(query)}", data, follow=True)
 
@@ -53,7 +53,8 @@ def refusals(switch, key, *, calls, after=1.0):
     first = switch.engaged_at + dt.timedelta(seconds=after)
     return Refusal.objects.create(
         starts_at=first.replace(second=0, microsecond=0), code="switch_engaged", key=key,
-        tenant=switch.tenant, feature=switch.feature, calls=calls, first_at=first, last_at=first,
+        tenant=switch.tenant, feature=switch.feature, user=f"after {after}", calls=calls,
+        first_at=first, last_at=first,
     )  # fmt: skip
 
 
@@ -131,6 +132,13 @@ def test_what_stands_already_is_replaced_also_a_part_of_it(ana):
     assert SwitchEvent.objects.count() == 2
 
 
+def test_what_was_let_through_in_part_is_stopped_again_whole(ana):
+    switch = engaged(**AGENT, by="ana", minutes=30, percent=90)
+    stop(ana, AGENT)
+    switch.refresh_from_db()
+    assert switch.percent == 100
+
+
 def test_everything_needs_its_phrase(ana, settings):
     settings.TOKEN_ALLOWANCE = {"ENVIRONMENT": "production"}
     query = {"everything": "1"}
@@ -186,7 +194,7 @@ def test_staff_of_some_tenants_stop_only_theirs(client, settings):
         for page in ("", "live/", "resume/"):
             assert client.get(f"{LIST}{other.pk}/{page}").status_code == 404
         assert client.post(f"{LIST}{other.pk}/resume/", {"reason": "x"}).status_code == 404
-    assert stop(client, {"tenant": "globex"}).status_code == 404
+    assert stop(client, {"tenant": "initech"}).status_code == 404
     assert stop(client, {"everything": "1"}, phrase="stop everything").status_code == 404
     assert "You may stop calls of your tenants" in text(stop(client, {"feature": "agent"}))
     assert Switch.objects.count() == 3
@@ -295,16 +303,14 @@ def test_how_it_stands_is_measured_by_refusals_and_the_ledger(ana):
     Reservation.objects.bulk_create(rows)
     refusals(switch, "tenant=acme,feature=agent", calls=7, after=0.9)
     refusals(switch, "feature=agent", calls=99, after=0.1)
-    Switch.objects.filter(pk=switch.pk).update(engaged_at=at)
+    before = refusals(switch, "tenant=acme,feature=agent", calls=0, after=-1)
+    Refusal.objects.filter(pk=before.pk).update(last_at=at + SECOND)  # of the stop before this one
     page = ana.get(f"{LIST}{switch.pk}/live/")
     found = page.context["measured"]
     assert found.first_refusal == 0.9 * SECOND
     assert (found.refused, found.in_flight_then, found.in_flight) == (7, 2, 1)
     assert "+0.90 s" in text(page)
     assert "<html" not in text(page)
-
-
-SECOND = dt.timedelta(seconds=1)
 
 
 def test_the_last_call_that_was_admitted_after_it_is_told(ana):
@@ -315,7 +321,9 @@ def test_the_last_call_that_was_admitted_after_it_is_told(ana):
     said = text(ana.get(f"{LIST}{switch.pk}/"))
     assert "+0.30 s" in said
     Switch.objects.filter(pk=switch.pk).update(percent=90)
-    assert "not measured: others are admitted" in text(ana.get(f"{LIST}{switch.pk}/"))
+    page = ana.get(f"{LIST}{switch.pk}/")
+    assert page.context["measured"].last_admission is None
+    assert "not measured: others are admitted" in text(page)
 
 
 def test_when_it_is_over_the_page_asks_no_more(ana):
