@@ -19,7 +19,7 @@ from tests.metering import GPT, Lab, micros
 from token_allowance import allowance, conf, exporters, metrics
 from token_allowance.exceptions import AllowanceExceeded, StoreUnavailable
 from token_allowance.exporters import opentelemetry, prometheus
-from token_allowance.models import Limit
+from token_allowance.models import Limit, Reservation
 
 pytestmark = pytest.mark.django_db(databases=["default"], transaction=True)
 
@@ -183,6 +183,31 @@ def test_a_missing_package_says_what_to_install(name):
 def test_an_unknown_exporter_is_a_check_error():
     (found,) = conf.problems({"METRICS": ["statsd"]})
     assert "prometheus and opentelemetry" in found
+
+
+class Broken:
+    """An exporter whose disk is full, or whose own code is wrong."""
+
+    def add(self, counted):
+        raise OSError("no space left on device")
+
+    def measure(self, measured):
+        raise OSError("no space left on device")
+
+
+def test_an_exporter_that_fails_harms_no_call(lab, followed, caplog):
+    followed(Broken())
+    registry = CollectorRegistry()
+    followed(prometheus.Prometheus(registry))
+    lab.provider.script([Reply(text="one", input_tokens=20, output_tokens=5)])
+    assert lab.ask("openai")
+    assert [row.state for row in Reservation.objects.all()] == ["settled"]
+    Limit.objects.create(unit="calls", amount=1)
+    with pytest.raises(AllowanceExceeded):
+        lab.ask("openai")
+    found = prometheus_samples(registry)
+    assert found["token_allowance_calls_total", ("provider", "openai"), ("state", "settled")] == 1
+    assert [r.message for r in caplog.records if "Broken" in r.message], "nobody is told"
 
 
 def test_the_exporters_follow_once_however_often_they_are_connected():

@@ -5,11 +5,15 @@ Labels are of few values: never a person's, a tenant's, or a model's name as a r
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol
+
+logger = logging.getLogger("token_allowance")
 
 #: Calls finished. Labels: provider; state ("settled", "released").
 CALLS_FINISHED = "calls_finished"
@@ -44,7 +48,7 @@ Measured = tuple[str, Labels, float]  # what was measured, of what, and the figu
 
 
 class Exporter(Protocol):
-    """What passes figures on to a monitoring system; it may not raise and may not wait."""
+    """What passes figures on to a monitoring system. It may not wait; what it raises is logged."""
 
     def add(self, counted: Sequence[Counted]) -> None: ...
 
@@ -78,12 +82,24 @@ def add(counted: Sequence[Counted]) -> None:
         for name, labels, more in counted:
             _counts[name, labels] = _counts.get((name, labels), 0) + more
     for exporter in _exporters:
-        exporter.add(counted)
+        try:
+            exporter.add(counted)
+        except Exception:
+            _fails(type(exporter).__name__)
 
 
 def measure(measured: Sequence[Measured]) -> None:
     for exporter in _exporters:
-        exporter.measure(measured)
+        try:
+            exporter.measure(measured)
+        except Exception:
+            _fails(type(exporter).__name__)
+
+
+@lru_cache(maxsize=64)  # said once: each call would say it again
+def _fails(name: str) -> None:
+    """A disk that is full must cost no caller its answer, and no call its hold."""
+    logger.exception("token_allowance: the exporter %s fails; its figures are wrong", name)
 
 
 class timed:
