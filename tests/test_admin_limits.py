@@ -239,3 +239,8 @@ def test_what_was_deleted_stays_in_the_history(admin_client):
     assert not Limit.objects.exists()
     removed = LimitRevision.objects.values_list("scope", "by", "after").order_by("id")
     assert list(removed) == [("tenant acme", "admin", {}), ("tenant globex", "admin", {})]
+
+
+def test_a_new_limit_tells_at_the_usual_levels_unless_they_are_changed(admin_client):
+    form = admin_client.get(page("limit", "add")).context["adminform"].form
+    assert 'value="70, 90, 100"' in str(form["notify_at"])

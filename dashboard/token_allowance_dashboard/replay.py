@@ -1,18 +1,19 @@
 """What a limit would have done in the last 30 days: its windows run again over the roll-ups.
 
-An estimate. The roll-ups hold quarters of an hour: the calls of one are taken as alike and evenly
-spread. In each window, what goes beyond the amount counts as refused, and is not counted as used.
+An estimate. The roll-ups hold quarters of an hour: the calls of one, or of a day, are taken as
+alike and evenly spread. In each window, what goes beyond the amount counts as refused, and is not
+counted as used.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
-from django.db.models import Q, QuerySet, Sum
+from django.db.models import Case, DateTimeField, F, Q, QuerySet, Sum, Value, When
 
 from token_allowance import conf, rolling
 from token_allowance.limits import EACH, Limit, zone
@@ -24,7 +25,8 @@ from token_allowance_dashboard.rulebook import Rulebook, Values
 DAYS = 30
 QUARTER = dt.timedelta(minutes=HourlySpend.MINUTES)
 QUARTER_SECONDS = int(QUARTER.total_seconds())
-MOST_NAMED = 500  # values that a query names one by one
+MOST_NAMED = 5_000  # budgets of tenants that are looked at: those that used the most
+BY_DAY = (Window.DAY, Window.WEEK, Window.MONTH)
 
 Moment = dt.datetime
 
@@ -36,7 +38,6 @@ class Refused:
     tenant: str
     calls: int = 0
     micros: int = 0
-    days: set[dt.date] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +61,25 @@ class Replay:
         return sum(1 for one in self.by_tenant if one.tenant)
 
 
+class Step(NamedTuple):
+    """What one budget used in a stretch of time, in the limit's unit."""
+
+    at: Moment
+    used: int
+    calls: int
+    micros: int
+
+
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Of one quarter of an hour of one budget: so much of all that was used is refused."""
+    """So much of what was used in a step is refused."""
 
     over: int
-    used: int
+    step: Step
     day: dt.date
 
 
 Cuts = dict[tuple[Values, Moment], Cut]
-Quarters = list[tuple[Moment, int]]
 
 
 def run(limit: Limit, book: Rulebook, now: Moment) -> Replay:
@@ -80,14 +89,10 @@ def run(limit: Limit, book: Rulebook, now: Moment) -> Replay:
     since = now - DAYS * dt.timedelta(days=1)
     rows = _rows(limit, _from(limit, since))
     found: Cuts = {}
-    budgets = _budgets(limit, book, rows)
-    book.know(dict(values).get("tenant", "") for values in budgets)
-    for values, quarters in budgets.items():
-        own = [b for b in book.matching(values) if b.enforced and b.limit.id == limit.id]
-        if not own:
-            continue
-        rule = replace(own[0].limit, amount=limit.amount)  # without what was granted for a while
-        found.update(((values, at), cut) for at, cut in _walked(rule, quarters) if at >= since)
+    for rule, budgets in _budgets(limit, book, rows, since, now):
+        for values, steps in budgets.items():
+            cuts = _walked(rule, steps)
+            found.update(((values, at), cut) for at, cut in cuts if at >= since)
     refused = _refused(limit, book, rows, {key: cut for key, cut in found.items() if cut.over})
     return Replay(frozenset(cut.day for cut in found.values()), tuple(refused))
 
@@ -116,36 +121,73 @@ def _rows(limit: Limit, start: Moment | None) -> QuerySet[Any, Any]:
     return HourlySpend.objects.filter(where).order_by()
 
 
-def _budgets(limit: Limit, book: Rulebook, rows: QuerySet[Any, Any]) -> dict[Values, Quarters]:
-    """What each budget used, quarter by quarter, of those that used the amount in all this time:
-    no window of the others reached it."""
-    if limit.shape and "model" not in limit.shape:
-        much = rows.values(*limit.shape).annotate(all=measure(limit.unit))
-        much = much.filter(all__gte=limit.stop_amount).values_list(*limit.shape)
-        enough = list(much[: MOST_NAMED + 1])
-        if len(enough) <= MOST_NAMED:
-            for name, found in zip(limit.shape, zip(*enough, strict=True), strict=False):
-                rows = rows.filter(**{f"{name}__in": set(found)})
-            rows = rows if enough else rows.none()
-    counted = rows.values("starts_at", *limit.shape).annotate(used=measure(limit.unit))
-    budgets: dict[Values, Quarters] = {}
-    for starts_at, *names, used in counted.order_by("starts_at").values_list(
-        "starts_at", *limit.shape, "used"
+def _budgets(
+    limit: Limit, book: Rulebook, rows: QuerySet[Any, Any], since: Moment, now: Moment
+) -> Iterator[tuple[Limit, dict[Values, list[Step]]]]:
+    """What each budget used, step by step, together with the rule in its zone.
+
+    Of tenants, who are many, a step is a day where the window is one or longer: whose calls are
+    refused is known without looking closer. Else it is a quarter of an hour.
+    """
+    if "tenant" not in limit.shape:
+        zoned = replace(limit, time_zone=limit.time_zone or conf.current().zone_name)
+        yield zoned, _steps(limit, book, rows, F("starts_at"))
+        return
+    much = rows.values(*limit.shape).annotate(all=measure(limit.unit))
+    enough = much.filter(all__gte=limit.stop_amount).order_by("-all")
+    by_zone = defaultdict[str, set[str]](set)
+    named = [dict(zip(limit.shape, one, strict=True)) for one in enough.values_list(*limit.shape)]
+    book.know(one["tenant"] for one in named[:MOST_NAMED])
+    for one in named[:MOST_NAMED]:
+        own = book.matching(book.canonical(tuple(one.items())))
+        for budget in own:
+            if budget.enforced and budget.limit.id == limit.id:
+                by_zone[budget.limit.time_zone].add(one["tenant"])
+    for name, tenants in by_zone.items():
+        own_rows, moment = rows.filter(tenant__in=tenants), F("starts_at")
+        if limit.window in BY_DAY:
+            moment = _day(_from(limit, since) or since, now, zone(name))
+        yield replace(limit, time_zone=name), _steps(limit, book, own_rows, moment)
+
+
+def _day(start: Moment, end: Moment, named: dt.tzinfo) -> Any:
+    """The moment at which the day of a row has begun, in that zone: any zone, in SQL."""
+    days = []
+    while start < end:
+        day = span(Window.DAY, start, named)
+        start = day.end or end
+        days.append(When(starts_at__lt=start, then=Value(day.start)))
+    return Case(*days, output_field=DateTimeField())
+
+
+def _steps(
+    limit: Limit, book: Rulebook, rows: QuerySet[Any, Any], moment: Any
+) -> dict[Values, list[Step]]:
+    """By the budgets that used the amount in all this time: no window of others reached it."""
+    counted = rows.annotate(step=moment).values("step", *limit.shape).annotate(
+        used=measure(limit.unit), n=Sum("calls"), micros=Sum("cost_micros")
+    )  # fmt: skip
+    found: dict[Values, list[Step]] = {}
+    for at, *names, used, calls, micros in counted.order_by("step").values_list(
+        "step", *limit.shape, "used", "n", "micros"
     ):
         values = book.canonical(tuple(zip(limit.shape, names, strict=True)))
-        quarters = budgets.setdefault(values, [])
-        if quarters and quarters[-1][0] == starts_at:  # two names of one model
-            used += quarters.pop()[1]
-        quarters.append((starts_at, used))
-    return {
-        values: quarters
-        for values, quarters in budgets.items()
-        if sum(used for _, used in quarters) >= limit.stop_amount
-    }
+        steps = found.setdefault(values, [])
+        if steps and steps[-1].at == at:  # two names of one model
+            last = steps.pop()
+            used, calls, micros = used + last.used, calls + last.calls, micros + last.micros
+        steps.append(Step(at, used, calls, micros))
+    own: dict[Values, list[Step]] = {}
+    for values, steps in found.items():
+        if sum(step.used for step in steps) >= limit.stop_amount and any(
+            budget.enforced and budget.limit.id == limit.id for budget in book.matching(values)
+        ):
+            own[values] = steps
+    return own
 
 
-def _walked(limit: Limit, quarters: Quarters) -> Iterator[tuple[Moment, Cut]]:
-    """The quarters in which the amount is reached, with what is refused of them."""
+def _walked(limit: Limit, steps: list[Step]) -> Iterator[tuple[Moment, Cut]]:
+    """The steps in which the amount is reached, with what is refused of them."""
     named, most = zone(limit.time_zone), limit.stop_amount
     admitted = deque[tuple[Moment, int]]()
     length, end, spent = _length(limit), None, 0
@@ -153,7 +195,8 @@ def _walked(limit: Limit, quarters: Quarters) -> Iterator[tuple[Moment, Cut]]:
         most *= QUARTER_SECONDS // 60
     elif limit.window is Window.ROLLING:
         most *= max(1, QUARTER_SECONDS // limit.rolling_seconds)
-    for at, used in quarters:
+    for step in steps:
+        at, used = step.at, step.used
         if length is not None:
             while admitted and admitted[0][0] + length <= at:
                 spent -= admitted.popleft()[1]
@@ -164,7 +207,7 @@ def _walked(limit: Limit, quarters: Quarters) -> Iterator[tuple[Moment, Cut]]:
         if length is not None:
             admitted.append((at, used - over))
         if spent >= most:
-            yield at, Cut(over, used, at.astimezone(named).date())
+            yield at, Cut(over, step, at.astimezone(named).date())
 
 
 def _length(limit: Limit) -> dt.timedelta | None:
@@ -178,19 +221,35 @@ def _length(limit: Limit) -> dt.timedelta | None:
 
 
 def _refused(limit: Limit, book: Rulebook, rows: QuerySet[Any, Any], cuts: Cuts) -> list[Refused]:
-    """Whose calls these are, the dearest first: of each quarter so much as is cut, rounded up."""
-    if not cuts:
-        return []
-    names = tuple(dict.fromkeys([*limit.shape, "tenant"]))
-    sums = rows.filter(starts_at__in={at for _, at in cuts}).values("starts_at", *names)
-    by_tenant: dict[str, Refused] = {}
-    for row in sums.annotate(n=Sum("calls"), micros=Sum("cost_micros")).iterator():
+    """Whose calls these are, the dearest first: of each step so much as is cut, rounded up."""
+    found: dict[str, Refused] = {}
+
+    def add(tenant: str, calls: int, micros: int, cut: Cut) -> None:
+        one = found.setdefault(tenant, Refused(tenant))
+        one.calls += -(-calls * cut.over // cut.step.used)
+        one.micros += micros * cut.over // cut.step.used
+
+    if "tenant" in limit.shape:
+        for (values, _), cut in cuts.items():
+            add(dict(values)["tenant"], cut.step.calls, cut.step.micros, cut)
+    elif cuts:
+        _add_by_tenant(limit, book, rows, cuts, add)
+    return sorted(found.values(), key=lambda one: (-one.micros, -one.calls, one.tenant))
+
+
+def _add_by_tenant(
+    limit: Limit, book: Rulebook, rows: QuerySet[Any, Any], cuts: Cuts, add: Callable[..., None]
+) -> None:
+    """Steps that are cut whole are summed by the database, where one budget is meant."""
+    sums = {"n": Sum("calls"), "micros": Sum("cost_micros")}
+    whole = [key for key, cut in cuts.items() if cut.over == cut.step.used]
+    if not limit.shape and whole:
+        of_all = rows.filter(starts_at__in=[at for _, at in whole]).values("tenant")
+        for row in of_all.annotate(**sums):
+            add(row["tenant"], row["n"], row["micros"], cuts[whole[0]])
+        cuts = {key: cut for key, cut in cuts.items() if cut.over != cut.step.used}
+    each = rows.filter(starts_at__in={at for _, at in cuts})
+    for row in each.values("starts_at", *limit.shape, "tenant").annotate(**sums).iterator():
         values = book.canonical(tuple((name, row[name]) for name in limit.shape))
-        cut = cuts.get((values, row["starts_at"]))
-        if cut is None:
-            continue
-        one = by_tenant.setdefault(row["tenant"], Refused(row["tenant"]))
-        one.calls += -(-row["n"] * cut.over // cut.used)
-        one.micros += row["micros"] * cut.over // cut.used
-        one.days.add(cut.day)
-    return sorted(by_tenant.values(), key=lambda one: (-one.micros, -one.calls, one.tenant))
+        if cut := cuts.get((values, row["starts_at"])):
+            add(row["tenant"], row["n"], row["micros"], cut)

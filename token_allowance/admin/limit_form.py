@@ -110,7 +110,9 @@ class LimitForm(LimitModelForm):
             choices=choices if own in dict(choices) else [*choices, (own, own)], required=False
         )
         self.fields["rolling_seconds"] = LengthField(label="Length", help_text=ROLLING)
-        self.fields["notify_at"] = PercentagesField(label="Tell at %", help_text=NOTIFY)
+        self.fields["notify_at"] = PercentagesField(
+            label="Tell at %", help_text=NOTIFY, initial=list(levels.NOTIFY_AT)
+        )
         if "hard_stop_percent" in self.fields:  # not in those of who may only look
             self.fields["hard_stop_percent"].required = False
         self.fields["amount"].help_text = AMOUNT + (KEPT if self.instance.pk else "")

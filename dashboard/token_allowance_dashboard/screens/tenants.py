@@ -95,18 +95,22 @@ def _lines(scope: Scope, sought: str, now: dt.datetime, request: HttpRequest) ->
         row.key: Line(row.key, row.name, row.plan, row.is_active)
         for row in rows.order_by("key")[:MOST]
     }
-    at = spending.edge(now)
-    for row in spending.grouped(now - LATELY, now, scope, ["tenant"], at):
-        key = row.keys[0]
+    month = periods.of({"range": "month", **_zone(request)}, now).start
+    lately = now - LATELY
+    first, second = min(month, lately), max(month, lately)
+    parts = spending.buckets(
+        [(first, second), (second, now)], scope, ["tenant"], spending.edge(now)
+    )
+    spent = {key: tuple(part[key].cost_micros if key in part else 0 for part in parts)
+             for key in {**parts[0], **parts[1]}}  # fmt: skip
+    for (key,), (before, after) in sorted(spent.items(), key=lambda one: -sum(one[1])):
         if key not in lines and (not key or (sought and sought.lower() not in key.lower())):
             continue
-        if key in lines or len(lines) < MOST:
-            lines.setdefault(key, Line(key)).lately = row.figures.cost_micros
+        if key in lines or (len(lines) < MOST and (after or lately == first)):
+            line = lines.setdefault(key, Line(key))
+            line.month = after + (before if month == first else 0)
+            line.lately = after + (before if lately == first else 0)
     _know(lines)
-    month = periods.of({"range": "month", **_zone(request)}, now)
-    for row in spending.grouped(month.start, month.end, scope, ["tenant"], at):
-        if row.keys[0] in lines:
-            lines[row.keys[0]].month = row.figures.cost_micros
     standings, stopping = tenancy.standings(lines, now), tenancy.stopping(now)
     for line in lines.values():
         line.one = next(iter(standings.get(line.key, ())), None)
