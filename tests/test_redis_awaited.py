@@ -19,7 +19,7 @@ import pytest
 from project.provider import Reply
 from tests.fault_proxy import BLACK_HOLE, CUT_AFTER, CUT_BEFORE, SWALLOW, Fault
 from tests.metering import RESERVED, create, micros
-from tests.redis_labs import WHO, RedisLab
+from tests.redis_labs import SLACK_SECONDS, TIMEOUT_SECONDS, WHO, RedisLab
 from token_allowance import allowance, policy, signals, threads
 from token_allowance.exceptions import AllowanceExceeded, CapExceeded, StoreUnavailable
 from token_allowance.models import DegradeRule
@@ -527,8 +527,16 @@ def test_a_settlement_whose_loop_ends_is_applied_in_a_thread(lab: RedisLab) -> N
 # Faults of the server
 
 
-@pytest.mark.parametrize("fault", [SWALLOW, CUT_AFTER, CUT_BEFORE], ids=["lost", "cut", "unsent"])
-@pytest.mark.parametrize("operation", ["reserve", "settle"])
+@pytest.mark.parametrize(
+    ("operation", "fault"),
+    [
+        ("reserve", CUT_AFTER),
+        ("reserve", CUT_BEFORE),
+        ("settle", SWALLOW),
+        ("settle", CUT_AFTER),
+        ("settle", CUT_BEFORE),
+    ],
+)
 def test_an_answer_of_the_server_that_is_lost_changes_nothing(
     lab: RedisLab, operation: str, fault: Fault
 ) -> None:
@@ -544,6 +552,24 @@ def test_an_answer_of_the_server_that_is_lost_changes_nothing(
     assert lab.requests() == 4
 
 
+def test_a_reserve_that_is_never_answered_refuses_and_holds_nothing(lab: RedisLab) -> None:
+    """After one timeout, as in a thread."""
+
+    async def work(client: Any) -> None:
+        await create(client)
+        lab.proxy.fault(SWALLOW, "reserve")
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            await create(client)
+        assert time.monotonic() - began < 1.5 * TIMEOUT_SECONDS + SLACK_SECONDS
+        await create(client)
+
+    use(lab, work)
+    assert sorted(row.state for row in lab.rows(4)) == ["released", *["settled"] * 3]
+    assert lab.held()[0] == (3 * COST, 0)
+    assert lab.requests() == 3
+
+
 @pytest.mark.parametrize("mode", ["enforce", "observe"])
 @pytest.mark.parametrize("silent", [False, True], ids=["gone", "silent"])
 def test_without_the_server_the_same_fail_mode_decides(
@@ -557,6 +583,7 @@ def test_without_the_server_the_same_fail_mode_decides(
                 lab.proxy.always(BLACK_HOLE)
             else:
                 lab.proxy.down()
+            began = time.monotonic()
             for _ in range(4):
                 if mode == "observe":
                     await create(client)
@@ -564,6 +591,7 @@ def test_without_the_server_the_same_fail_mode_decides(
                 with pytest.raises(StoreUnavailable) as caught:
                     await create(client)
                 assert caught.value.status == 503
+            assert time.monotonic() - began < 3 * TIMEOUT_SECONDS + 4 * SLACK_SECONDS
             began = time.monotonic()
             calls = (create(client) for _ in range(20))
             found = await asyncio.gather(*calls, return_exceptions=True)

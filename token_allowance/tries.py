@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from token_allowance import blocking, conf, threads
+from token_allowance.exceptions import StoreUnavailable
 from token_allowance.stores.awaited import AwaitedStore
 from token_allowance.stores.base import Decision, Request, Store
 
@@ -19,11 +20,14 @@ Try = Generator[Request, Decision, M]
 Within = Callable[[Callable[[], M]], M]  # what surrounds the part of a try that is in a thread
 
 
-def finished(tried: Try[M], request: Request | None = None) -> M:
-    """What the try makes. ``request`` is what it waits for, if it has begun."""
+def finished(
+    tried: Try[M], request: Request | None = None, failed: StoreUnavailable | None = None
+) -> M:
+    """What the try makes. ``request`` is what it waits for, if it has begun, and ``failed`` why
+    that could not be asked."""
     store: Store = conf.store()
     try:
-        request = request or next(tried)
+        request = tried.throw(failed) if failed else request or next(tried)
         while True:
             try:
                 decision = store.reserve(request)
@@ -52,8 +56,8 @@ async def afinished(
     if quick and isinstance(store, AwaitedStore):
         tried = begin()
         try:
-            request = await _unusual(store, tried)
-            rest = lambda: finished(tried, request)  # noqa: E731
+            request, failed = await _unusual(store, tried)
+            rest = lambda: finished(tried, request, failed)  # noqa: E731
         except blocking.WouldBlock:
             pass
         except _Made as made:
@@ -69,8 +73,8 @@ class _Made(Exception):
         self.what = what
 
 
-async def _unusual(store: AwaitedStore, tried: Try[Any]) -> Request:
-    """The question that a thread has to ask; _Made if there was none."""
+async def _unusual(store: AwaitedStore, tried: Try[Any]) -> tuple[Request, StoreUnavailable | None]:
+    """The question that a thread has to ask, or why it could not be; _Made if there was none."""
     decision: Decision | None = None
     while True:
         try:
@@ -80,9 +84,11 @@ async def _unusual(store: AwaitedStore, tried: Try[Any]) -> Request:
             raise _Made(end.value) from None
         try:
             decision = await store.areserve(replace(request, ticket=None))
+        except StoreUnavailable as error:
+            return request, error
         except BaseException:  # cancelled
             tried.close()
             threads.later(store.pay)
             raise
         if decision is None:
-            return request
+            return request, None

@@ -15,7 +15,8 @@ class AwaitedStore(Store):
         """What ``reserve`` decides, if no counter has moved or the call is admitted.
 
         None: ask ``reserve`` with the same request, in a thread; it may have been admitted. If this
-        is cancelled the store owes the release of what may be held: see ``pay``.
+        is cancelled, or raises StoreUnavailable, the store owes the release of what may be held:
+        see ``pay``.
         """
 
     @abstractmethod

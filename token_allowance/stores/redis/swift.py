@@ -96,7 +96,10 @@ class Swift:
         self._confirming: WeakKeyDictionary[Any, asyncio.Task[int]] = WeakKeyDictionary()
 
     async def ask(self, question: Question) -> Sequence[Any] | None:
-        """The script's answer; None if the thorough way has to find out."""
+        """The script's answer; None if the thorough way has to find out.
+
+        StoreUnavailable if the server is silent: nobody shall wait for it a second time.
+        """
         if not HAVE_HIREDIS or self._wire.breaker.open:
             return None
         try:
@@ -107,9 +110,11 @@ class Swift:
             if arguments and isinstance(arguments[0], Epoch):
                 arguments = [f"{arguments[0]}:{link.run}", *arguments[1:]]
             answer = await link.ask(("EVALSHA", script.sha, len(keys), *keys, *arguments))
-        except TimeoutError:
+        except TimeoutError as error:
             self._silent()
-            return None
+            raise StoreUnavailable(
+                "The budget store's Redis is silent. Nothing was sent to a model."
+            ) from error
         except (RedisError, OSError):
             return None
         return answer if isinstance(answer, list) else None
