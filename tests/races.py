@@ -118,6 +118,7 @@ def main() -> None:
     begin(first["databases"])
     from django.test import override_settings
 
+    from token_allowance import refusal_counts
     from token_allowance.stores.connections import own
 
     racer = Racer(first["url"])
@@ -138,6 +139,7 @@ def main() -> None:
                     say("settled")
                 case "rest":
                     racer.held.clear()
+                    refusal_counts.flush()  # else it opens a connection when we have closed ours
                     own(task["alias"]).close()
                     say("resting")
         faulthandler.cancel_dump_traceback_later()
