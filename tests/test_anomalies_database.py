@@ -381,6 +381,16 @@ def test_each_pull_and_release_of_a_switch_is_told_once(world: World) -> None:
     assert (stopped.target, stopped.feature) == ("feature=agent", "agent")
 
 
+def test_a_switch_pulled_and_released_between_two_looks_is_told_in_that_order(
+    world: World,
+) -> None:
+    allowance.engage("feature:agent", reason="runaway", by="ana")
+    allowance.disengage("feature:agent", by="ben", reason="fixed")
+    evaluate(world.now)
+    titles = [alert.title for alert in sorted(world.alerts(), key=lambda alert: alert.pk)]
+    assert titles == ["agent by ana: runaway.", "agent by ben: fixed."]
+
+
 def test_a_budget_that_will_not_last_is_told_once_and_once_more_when_it_is_urgent(
     world: World,
 ) -> None:

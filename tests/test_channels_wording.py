@@ -208,6 +208,27 @@ def test_hostile_names_break_neither_lines_nor_markup(name: str) -> None:
     assert "&" not in chat.replace("&amp;", "").replace("&lt;", "").replace("&gt;", "")
 
 
+@pytest.mark.parametrize(
+    ("unit", "cost_micros", "shown"),
+    [
+        ("cost", 5_000_000, "$5.00"),
+        ("tokens", 5_000_000, "900 tokens"),
+        ("cost", 0, "900 tokens"),
+        ("calls", 0, "900 tokens"),
+        ("calls", 5_000_000, "$5.00"),
+    ],
+)
+def test_a_spender_is_told_in_what_is_limited_and_never_as_spending_nothing(
+    unit: str, cost_micros: int, shown: str
+) -> None:
+    """Case C90: of a call without a price the ledger's sum is 0, which is not what it cost."""
+    spender = {"feature": "agent", "cost_micros": cost_micros, "tokens": 900, "percent": 100}
+    text = said(seen={"top_spenders": [spender]}, unit=unit)
+    [row] = [line for line in text.splitlines() if "agent" in line and "100 %" in line]
+    assert shown in row
+    assert "$0.00" not in row
+
+
 def test_long_names_are_cut_and_five_spenders_are_shown() -> None:
     spenders = [{"feature": "f" * 200, "user": str(n), "calls": n} for n in range(1, 20)]
     text = said(seen={"top_spenders": spenders}, title="t" * 300)

@@ -25,7 +25,8 @@ STATES = {"engaged": "stopped", "released": "ok"}
 def find(rule: AlertRule, now: dt.datetime) -> Iterator[Finding]:
     since = now - dt.timedelta(minutes=rule.minutes or MINUTES)
     events = SwitchEvent.objects.using(telling.alias_of(rule)).filter(at__gte=since, at__lte=now)
-    for event in events.select_related("switch").order_by("-pk")[:MOST]:
+    newest = list(events.select_related("switch").order_by("-pk")[:MOST])
+    for event in reversed(newest):  # what was released last must be the last thing that is told
         yield _finding(event, now)
 
 

@@ -119,7 +119,8 @@ def _lines(
     if spenders := payload.get("top_spenders"):
         minutes = payload.get("top_minutes")
         yield "Top spenders" + (f", last {minutes} minutes" if minutes else "")
-        yield from table(figures.table([_row(one, clean) for one in spenders[:TOP]]))
+        unit = str(payload.get("unit"))
+        yield from table(figures.table([_row(one, unit, clean) for one in spenders[:TOP]]))
     found = payload.get("links") or {}
     actions = [(*ACTIONS[name], found[name]) for name in ACTIONS if name in found]
     if actions:
@@ -181,21 +182,27 @@ def _used(payload: Payload) -> str:
     return said
 
 
-def _row(spender: Mapping[str, Any], clean: Clean) -> list[str]:
-    """One spender in columns: what, who, how much, which part of all, how often."""
+def _row(spender: Mapping[str, Any], unit: str, clean: Clean) -> list[str]:
+    """One spender in columns: what, who, how much, which part of all, how often.
+
+    How much in tokens, where these are limited, or where no price is known: that is no $0.00.
+    """
     named = {n: _short(str(spender[n]), clean) for n in ("feature", "model") if spender.get(n)}
     named_people = [(n, str(spender[n])) for n in ("user", "tenant") if spender.get(n)]
     people = [f"{name} {_short(value, clean)}" for name, value in named_people]
     users = spender.get("users")
     who = f"({figures.counted(users, 'user')})" if users and users > 1 else " of ".join(people)
     cost, tokens = spender.get("cost_micros"), spender.get("tokens")
-    much = amount_text(cost, "cost") if cost is not None else ""
+    if tokens and (unit == "tokens" or not cost):
+        much = amount_text(tokens, "tokens")
+    else:
+        much = amount_text(cost, "cost") if cost is not None else ""
     calls, usual = spender.get("calls"), spender.get("usual_calls")
     often = figures.counted(calls, "call") if calls is not None else ""
     return [
         " / ".join(named.values()) or "calls",
         who,
-        much or (amount_text(tokens, "tokens") if tokens is not None else ""),
+        much,
         f"{spender['percent']} %" if spender.get("percent") is not None else "",
         often + (f" (usual {usual:,})" if usual is not None else ""),
     ]
