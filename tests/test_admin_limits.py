@@ -244,3 +244,29 @@ def test_what_was_deleted_stays_in_the_history(admin_client):
 def test_a_new_limit_tells_at_the_usual_levels_unless_they_are_changed(admin_client):
     form = admin_client.get(page("limit", "add")).context["adminform"].form
     assert 'value="70, 90, 100"' in str(form["notify_at"])
+
+
+def test_c91_staff_of_some_tenants_touch_only_limits_that_name_one_of_theirs(
+    admin_client, settings
+):
+    settings.TOKEN_ALLOWANCE = {"STAFF_TENANT_FILTER": lambda user: ["acme"]}
+    rows = {t: Limit.objects.create(tenant=t, amount=1) for t in ("acme", "globex", "*", "")}
+    LimitRevision.note(rows["*"], {}, by="eva", source="admin", reason="globex asked")
+    shown = admin_client.get(page("limit", "change", rows["*"].pk))
+    assert shown.status_code == 200
+    assert "globex" not in shown.text
+    listed = admin_client.get(page("limit")).text
+    assert "tenant acme" in listed
+    assert "globex" not in listed
+    for tenant, status in (("acme", 302), ("globex", 302), ("", 302), ("*", 403)):
+        choice = {"tenant_0": "only", "tenant_1": "acme", "user_0": "together"}
+        address = page("limit", "change", rows[tenant].pk)
+        answer = admin_client.post(address, limit_form(amount="7", window="week", **choice))
+        assert answer.status_code == status
+        admin_client.post(page("limit", "delete", rows[tenant].pk), {"post": "yes"})
+    assert set(Limit.objects.values_list("tenant", "amount")) == {("globex", 1), ("*", 1), ("", 1)}
+    for words in (("only", "globex"), ("each", ""), ("together", "")):
+        given = limit_form(tenant_0=words[0], tenant_1=words[1], window="month")
+        answer = admin_client.post(page("limit", "add"), given)
+        assert "Name one of the tenants that you look after." in answer.text
+    assert Limit.objects.count() == 3

@@ -33,20 +33,13 @@ class DraftForm(LimitForm):
 
     def __init__(self, *args: Any, who: Access, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.who = who
+        self.only_tenants = who.tenants
         self.offers_tenants = False
         self.fields["reason"].required = True
         self.fields["reason"].help_text = "Kept in the history of this limit."
         self.fields["expires_at"].widget = forms.DateTimeInput(
             {"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"
         )
-
-    def clean(self) -> dict[str, Any]:
-        cleaned = super().clean()
-        tenant = cleaned.get("tenant", "")
-        if not self.who.everything and not (tenant != EACH and self.who.sees(tenant)):
-            self.add_error("tenant", "Name one of the tenants that you look after.")
-        return cleaned
 
 
 @dataclass(frozen=True, slots=True)

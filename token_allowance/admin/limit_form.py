@@ -72,6 +72,7 @@ class LimitForm(LimitModelForm):
         widget=forms.TextInput({"size": "60"}),
     )
     offers_tenants = False
+    only_tenants: frozenset[str] | None = None  # of whoever looks after some only (case C91)
 
     class Meta:
         model = Limit
@@ -139,6 +140,11 @@ class LimitForm(LimitModelForm):
         self._clean_plan(cleaned)
         self._clean_anchor(cleaned)
         self._clean_length(cleaned)
+        tenant = cleaned.get("tenant", "")
+        if self.only_tenants is not None and (
+            tenant == limits.EACH or tenant not in self.only_tenants
+        ):
+            self.add_error("tenant", "Name one of the tenants that you look after.")
         if self.instance.pk and set(self.changed_data) - {"reason"} and not cleaned.get("reason"):
             self.add_error("reason", "Say why: it stays in the history.")
         return cleaned

@@ -14,7 +14,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from token_allowance import conf, limits, money
-from token_allowance.admin import increases, lengths, names, percentages, revisions
+from token_allowance.admin import increases, lengths, names, percentages, revisions, staff
 from token_allowance.admin.base import NOTHING, AllowanceAdmin, figure
 from token_allowance.admin.limit_form import LimitForm
 from token_allowance.exceptions import StoreUnavailable
@@ -66,7 +66,9 @@ class LimitAdmin(AllowanceAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is not None and not self.has_change_permission(request, obj):
-            return [(None, {"fields": self.in_words})]
+            told = staff.may_touch(request, obj)  # reasons may name others
+            shown = [n for n in self.in_words if told or n not in ("granted", "history")]
+            return [(None, {"fields": shown})]
         if obj is None or not any(names.values(obj)) or conf.current().LABELS is None:
             return self.fieldsets
         (title, scope), *others = self.fieldsets
@@ -75,8 +77,21 @@ class LimitAdmin(AllowanceAdmin):
     def get_form(self, request: HttpRequest, obj: Any = None, *args: Any, **options: Any) -> Any:
         """Who may look at tenants is offered their keys where one is to be named."""
         form: Any = super().get_form(request, obj, *args, **options)
-        form.offers_tenants = request.user.has_perm("token_allowance.view_tenant")
+        form.only_tenants = staff.tenants(request)
+        may_look = request.user.has_perm("token_allowance.view_tenant")
+        form.offers_tenants = may_look and form.only_tenants is None
         return form
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Who looks after some tenants sees the limits that these have, and changes their own."""
+        rows, own = super().get_queryset(request), staff.tenants(request)
+        return rows if own is None else rows.filter(tenant__in=[*own, limits.EACH])
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return super().has_change_permission(request, obj) and staff.may_touch(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return super().has_delete_permission(request, obj) and staff.may_touch(request, obj)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is not None and not self.has_change_permission(request, obj):
