@@ -461,6 +461,24 @@ def test_nobody_watches_where_nothing_streams(lab: Lab, monkeypatch: pytest.Monk
     lab.rows(3)
 
 
+def test_an_answer_arrives_and_is_charged_where_no_thread_can_be_had(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refused(threading.Thread):
+        def start(self) -> None:
+            if self.name == "token-allowance-streams":
+                raise RuntimeError("can't start new thread")
+            super().start()
+
+    monkeypatch.setattr(streams, "_watch", streams.Watch())
+    monkeypatch.setattr(threading, "Thread", Refused)
+    lab.provider.script([Reply(text=" windy" * 16, chunks=4)] * 2)
+    for _ in range(2):
+        with lab.client("openai") as client:
+            assert "".join(filter(None, map(text_of, create(client, stream=True))))
+    assert [row.state for row in lab.rows()] == ["settled"] * 2
+
+
 def test_a_watcher_outlives_a_database_that_is_down(lab: Lab, monkeypatch: Any) -> None:
     monkeypatch.setattr(streams, "EVERY_SECONDS", 0.05)
     lab.provider.script([SLOW])

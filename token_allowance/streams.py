@@ -59,8 +59,12 @@ class Watch:
         with self._lock:
             self._streams.add(stream)
             if not self._running and _may_look():
-                name, self._running = "token-allowance-streams", True
-                threading.Thread(target=self._run, name=name, daemon=True).start()
+                try:
+                    name = "token-allowance-streams"
+                    threading.Thread(target=self._run, name=name, daemon=True).start()
+                    self._running = True
+                except RuntimeError:  # no thread can be had: the answer is worth more than a watch
+                    logger.warning("token_allowance: nobody can watch a stream for switches")
 
     def leave(self, stream: Stream) -> None:
         """After this its connection is left alone: it may serve another call."""
