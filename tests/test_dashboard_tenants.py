@@ -255,3 +255,20 @@ def test_the_number_of_queries_does_not_grow(ana, monkeypatch):
     assert many == few
     assert max(many) < 40
     assert Reservation.objects.count() == 59
+
+
+def test_a_new_limit_of_many_tenants_is_summed_from_the_roll_ups(ana):
+    Reservation.objects.bulk_create(
+        dashboards.call(NOW - dt.timedelta(hours=1), tenant=f"t{n}", cost_micros=n * 1_000,
+                        cost_exact=n * 1_000)
+        for n in range(1, 61)
+    )  # fmt: skip
+    spend.fold(NOW)
+    Limit.objects.create(tenant="*", window="month", amount=50_000)
+    lines(ana)
+    with CaptureQueriesContext(connection) as made:
+        page = ana.get("/allowance/tenants/")
+    assert len(made) < 30
+    first = page.context["lines"][0]
+    assert (first.key, first.one.used, first.state) == ("t60", 60_000, "blocked")
+    assert page.context["pages"].paginator.count == 60

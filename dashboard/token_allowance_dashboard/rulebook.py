@@ -164,11 +164,18 @@ class Rulebook:
         self.know(dict(pairs).get("tenant", "") for pairs in asked)
         return [b for pairs in asked for b in self.matching(pairs, at) if b.enforced]
 
-    def standings(self, budgets: Iterable[Budget]) -> list[Standing]:
-        """How they stand, by one question to the store. Raises StoreUnavailable."""
+    def standings(self, budgets: Iterable[Budget], known: Iterable[Room] = ()) -> list[Standing]:
+        """How they stand, by one question to the store for those that are not ``known``.
+
+        Raises StoreUnavailable.
+        """
         everywhere = conf.current().MODE == "observe"
-        rooms = conf.store().usage(list({one.key: one for one in budgets}.values()))
-        return [Standing(room, everywhere or self._observes(room.budget)) for room in rooms]
+        rooms = {room.budget.key: room for room in known}
+        asked = {one.key: one for one in budgets if one.key not in rooms}
+        rooms.update((room.budget.key, room) for room in conf.store().usage(list(asked.values())))
+        return [
+            Standing(room, everywhere or self._observes(room.budget)) for room in rooms.values()
+        ]
 
     def _observes(self, budget: Budget) -> bool:
         return budget.limit.observe or self.facts(dict(budget.values).get("tenant", "")).observe
