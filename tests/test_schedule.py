@@ -160,6 +160,23 @@ def test_a_job_that_waits_for_others_makes_the_ledger_wait_for_nothing(
     assert works["slow"].rounds == 1
 
 
+def test_a_drill_that_lasts_delays_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    drill, deliver = Work(), Work()
+    both = {"drill": drill, "deliver": deliver}
+    listed = tuple(work.job(name, slow=True) for name, work in both.items())
+    monkeypatch.setattr(schedule, "JOBS", listed)
+    drill.go_on.clear()
+
+    def then(_: list[str]) -> bool:
+        if deliver.rounds < 3:
+            return False
+        drill.go_on.set()
+        return True
+
+    kept(both, then)
+    assert drill.rounds == 1
+
+
 def test_a_loop_of_its_own_process_delivers_and_ends_cleanly_when_told() -> None:
     """``manage.py allowance jobs --loop`` on the test database, ended by SIGTERM."""
     url = urlsplit(os.environ["DATABASE_URL"])

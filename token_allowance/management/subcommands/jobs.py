@@ -65,11 +65,12 @@ def once(now: dt.datetime, say: Say) -> list[str]:
 def keep(end: threading.Event, say: Say, listed: Sequence[Job] = ()) -> None:
     """Do each job whenever it is due, until told to end; a job in work is finished first.
 
-    In two threads, so that a mail server that does not answer delays no ledger.
+    Each slow one has a thread of its own, so that a mail server that does not answer delays no
+    ledger, and a drill no message.
     """
     chosen = listed or schedule.JOBS
     say(f"jobs: {len(chosen)} jobs, until told to end.")
-    lanes = [[job for job in chosen if job.slow is slow] for slow in (False, True)]
+    lanes = [[job for job in chosen if not job.slow], *([job] for job in chosen if job.slow)]
     threads = [threading.Thread(target=_lane, args=(jobs, end, say)) for jobs in lanes if jobs]
     for thread in threads:
         thread.start()
