@@ -97,6 +97,7 @@ class Command(BaseCommand):
         if real:
             self.say(f"Also on the page: {'; '.join(real)}")
         self.say(f"\n  Open   {url}/")
+        self.say(f"  Staff  {url}/allowance/now/")
         self.say(f"  Admin  {url}/admin/   user {seed.STAFF}   password {password}")
         self.say("")
         for number, text in enumerate(WHAT_TO_TRY, 1):
