@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from django.http import HttpRequest, HttpResponse
-from django.urls import path
+from django.urls import include, path
 
 from project.provider import FIXED_COST, Provider
 from token_allowance import allowance, conf
@@ -33,7 +33,7 @@ def test_the_code_blocks_run(monkeypatch: pytest.MonkeyPatch) -> None:
     Price.objects.create(
         provider="openai", model="gpt-5-mini", input_mtok=Decimal("0.25"), output_mtok=Decimal(2)
     )
-    namespace: dict[str, Any] = {}
+    namespace: dict[str, Any] = {"urlpatterns": [], "path": path, "include": include}
     with Provider() as provider:
         provider.script([], default=FIXED_COST)
         monkeypatch.setenv("OPENAI_API_KEY", "none needed")
@@ -42,6 +42,8 @@ def test_the_code_blocks_run(monkeypatch: pytest.MonkeyPatch) -> None:
             exec(compile(code, "README.md", "exec"), namespace)
         assert len(provider.log()) == 2
     namespace["client"].close()
+    (mounted,) = namespace["urlpatterns"]
+    assert mounted.resolve("allowance/now/").view_name == "token_allowance_dashboard:now"
     assert Limit.objects.count() == 3
     assert Limit.objects.get(feature="agent").degrade_at == 80
     assert DegradeRule.objects.count() == 2
