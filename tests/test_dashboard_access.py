@@ -22,7 +22,7 @@ FOREIGN = "globex"
 #: Pages that only whoever may see everything may open.
 WHOLE = {"health_json"}
 #: Pages about a budget that the address has to name: without one they do not exist.
-NAMED = {"limit_reset"}
+NAMED = {"increase", "limit_reset"}
 #: Addresses that want a permission beside that of the dashboard.
 MORE = {
     "ledger": "view_reservation",
