@@ -390,6 +390,10 @@ def test_an_admission_within_the_slo_is_counted_and_passes() -> None:
     assert (found.passed, found.admitted_after, found.last_admission_ms) == (True, 1, 505)
 
 
+def test_a_call_that_is_still_under_way_at_the_release_may_be_let_through_by_it() -> None:
+    assert judged([*good(), made(2_998)]).admitted_after == 0
+
+
 @pytest.mark.parametrize("percent", [1, 50, 99])
 def test_of_a_part_both_kinds_of_callers_are_made_up(percent: int) -> None:
     each = drills.Plan(feature="agent", percent=percent, processes=3).callers()

@@ -67,7 +67,7 @@ def measured(
     stopped = [call for call in calls if call.stopped]
     refused = [c for c in stopped if c.code and c.ended >= moments.pulled]
     admitted = [c for c in stopped if not c.code and c.began >= moments.engaged]
-    admitted = [c for c in admitted if c.began < moments.let_go]
+    admitted = [c for c in admitted if c.ended <= moments.let_go]  # else it may be the release's
     again = [c for c in stopped if not c.code and c.began >= moments.released]
     first, everywhere = _first_and_all(refused, processes, moments.pulled)
     found = Figures(
