@@ -58,9 +58,10 @@ def reserving(
         except StoreUnavailable as error:
             if not conf.current().admits_without_store:
                 raise
+            planned = blind(attempt, attribution)  # a name that no table holds is refused first
             obey_known_switches(attribution, attempt.model, error)
             logger.warning("token_allowance: the store is down; a call is admitted unmetered")
-            reservation = Reservation(blind(attempt, attribution), charge, timezone.now())
+            reservation = Reservation(planned, charge, timezone.now())
             reservation.take_from_runs(reservation.amounts)
             return reservation
 

@@ -76,7 +76,8 @@ class PeopleTests(TestCase):
         form = self.client.get(page).context["adminform"].form
         data = {
             "amount": "0.0003", "unit": "cost", "window": "day", "anchor_day": "1",
-            "is_active": "on",
+            "is_active": "on", "reason": "for the launch", "notify_at": "70, 90, 100",
+            "degrade_at": "90", "hard_stop_percent": "100",
             "increases-TOTAL_FORMS": "1", "increases-INITIAL_FORMS": "0",
             "increases-0-user": str(self.ann.pk), "increases-0-amount": "1",
             "increases-0-until_0": "2126-01-01", "increases-0-until_1": "00:00",
