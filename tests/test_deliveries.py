@@ -76,7 +76,7 @@ def test_c86_a_broker_that_is_down_delays_and_loses_nothing(
         url = f"redis://:hunter2@127.0.0.1:{closed.getsockname()[1]}/0"
     app = Celery("down", broker=url, set_as_current=False)
 
-    @app.task
+    @app.task(name=f"tests.deliver_{using}_{id(app)}", shared=False)
     def deliver() -> None:
         """Never runs."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
+import uuid
 
 import pytest
 from django.db import connections
@@ -10,13 +12,29 @@ from django.test.utils import CaptureQueriesContext
 
 from tests.stores import budget, request
 from token_allowance.limits import Unit, cap_budget
+from token_allowance.models import Reservation
 from token_allowance.stores import ledger, sqlite
 from token_allowance.stores.base import Row
+
+
+def fill(alias: str) -> None:
+    """Calls of many users: in an empty ledger one index is as good as another."""
+    moment = dt.datetime(2026, 11, 30, 12, tzinfo=dt.UTC)
+    Reservation.objects.using(alias).bulk_create(
+        Reservation(
+            id=uuid.uuid4(), tenant=f"t_{n}", user=f"u_{n}", state="settled", created_at=moment,
+            settled_at=moment, expires_at=moment,
+        )
+        for n in range(500)
+    )  # fmt: skip
+    with connections[alias].cursor() as cursor:
+        cursor.execute("ANALYZE token_allowance_reservation")
 
 
 def plans(alias: str, row: Row) -> list[str]:
     """How the database would answer each question about the ledger."""
     connection = connections[alias]
+    fill(alias)
     explain = "EXPLAIN"
     budgets = cap_budget("a/b/", Unit.CALLS, 1, since=0), budget(user="u_1"), budget(tenant="acme")
     with CaptureQueriesContext(connection) as asked, connection.cursor() as cursor:
