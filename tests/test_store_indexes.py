@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 import uuid
 
@@ -10,7 +9,7 @@ import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
-from tests.stores import budget, request
+from tests.stores import NOW, budget, request
 from token_allowance.limits import Unit, cap_budget
 from token_allowance.models import Reservation
 from token_allowance.stores import ledger, sqlite
@@ -19,16 +18,17 @@ from token_allowance.stores.base import Row
 
 def fill(alias: str) -> None:
     """Calls of many users: in an empty ledger one index is as good as another."""
-    moment = dt.datetime(2026, 11, 30, 12, tzinfo=dt.UTC)
     Reservation.objects.using(alias).bulk_create(
         Reservation(
-            id=uuid.uuid4(), tenant=f"t_{n}", user=f"u_{n}", state="settled", created_at=moment,
-            settled_at=moment, expires_at=moment,
+            id=uuid.uuid4(), tenant=f"t_{n}", user=f"u_{n}", state="settled", created_at=NOW,
+            settled_at=NOW, expires_at=NOW,
         )
         for n in range(500)
     )  # fmt: skip
-    with connections[alias].cursor() as cursor:
-        cursor.execute("ANALYZE token_allowance_reservation")
+    connection = connections[alias]
+    with connection.cursor() as cursor:
+        vacuumed = "VACUUM ANALYZE" if connection.vendor == "postgresql" else "ANALYZE"
+        cursor.execute(f"{vacuumed} token_allowance_reservation")
 
 
 def plans(alias: str, row: Row) -> list[str]:
