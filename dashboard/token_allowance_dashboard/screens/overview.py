@@ -11,11 +11,11 @@ from django.http import HttpRequest, HttpResponseBase
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from token_allowance import policy
+from token_allowance import admission, conf, policy
 from token_allowance.exceptions import StoreUnavailable
 from token_allowance.limits import Unit
 from token_allowance.management import fullest
-from token_allowance.models import Alert, LimitRevision, Refusal, Reservation, SwitchEvent
+from token_allowance.models import Alert, LimitRevision, Refusal, SwitchEvent
 from token_allowance.money import format_usd
 from token_allowance.stores.base import Room
 from token_allowance.windows import Window, span
@@ -213,19 +213,9 @@ def _close(room: Room) -> Close:
         available=room.available,
         percent=percent,
         resets_at=room.resets_at(),
-        state=_state(room),
+        state=admission.state_of(room, conf.current().MODE == "observe"),
         tenant=dict(room.budget.values).get("tenant", ""),
     )
-
-
-def _state(room: Room) -> str:
-    limit = room.budget.limit
-    if room.used >= limit.stop_amount:
-        return "observing" if limit.observe else "blocked"
-    used = 100 * room.used
-    if limit.degrade_at is not None and used >= limit.degrade_at * limit.amount:
-        return "degraded"
-    return "warning" if used >= min(limit.notify_at, default=70) * limit.amount else "ok"
 
 
 def _alerts(scope: Scope) -> list[Alert]:
@@ -245,8 +235,3 @@ def _changes(scope: Scope) -> list[tuple[dt.datetime, str, str]]:
         revisions = LimitRevision.objects.order_by("-at")[:FEW]
         found += [(r.at, f"limit {r.scope} changed", r.by) for r in revisions]
     return sorted(found, reverse=True)[:FEW]
-
-
-def last_call() -> dt.datetime | None:
-    newest = Reservation.objects.order_by("-created_at").values_list("created_at", flat=True)
-    return newest.first()
