@@ -214,6 +214,25 @@ def test_c91_each_change_is_written_down_with_who_and_why(admin_client):
     assert "by admin (admin): a launch. amount $0.50 → $0.70; mode — → observe" in shown
 
 
+def test_c91_an_attempt_that_is_refused_is_written_down(client, admin_client):
+    limit = Limit.objects.create(tenant="*", user="*", amount=500_000)
+    somebody = User.objects.create_user("bo", password="secret", is_staff=True)
+    somebody.user_permissions.set(Permission.objects.filter(codename="view_limit"))
+    client.force_login(somebody)
+    for name, arguments in (("add", []), ("change", [limit.pk]), ("delete", [limit.pk])):
+        answer = client.post(page("limit", name, *arguments), limit_form(amount="9"))
+        assert answer.status_code == 403
+        assert client.get(page("limit", "change", limit.pk)).status_code == 200
+    rows = LimitRevision.objects.order_by("id").values_list("limit_id", "by", "source")
+    assert list(rows) == [(0, "bo", "admin"), *[(limit.pk, "bo", "admin")] * 2]
+    assert (
+        "by bo (admin). Tried, and refused."
+        in admin_client.get(page("limit", "change", limit.pk)).text
+    )
+    limit.refresh_from_db()
+    assert limit.amount == 500_000
+
+
 def test_a_change_needs_a_reason_and_looking_again_does_not(admin_client):
     limit = Limit.objects.create(tenant="*", user="*", amount=500_000)
     answer = admin_client.post(

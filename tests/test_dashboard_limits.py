@@ -221,9 +221,11 @@ def test_c91_writing_needs_the_one_permission_on_the_whole_object(client, permis
             assert client.post(f"/allowance/limits/{address}", given).status_code == 403
     assert Limit.objects.get().amount == 5 * DOLLAR
     assert "Changing limits needs the permission" in client.get("/allowance/limits/").text
+    tried = LimitRevision.objects.order_by("id").values_list("limit_id", "by", "before", "after")
+    assert list(tried) == [(0, "bo", {}, {})] * 3 + [(limit.pk, "bo", {}, {})] * 6
     client.logout()
     assert client.post(f"/allowance/limits/{limit.pk}/edit/", draft("save")).status_code == 302
-    assert not LimitRevision.objects.exists()
+    assert LimitRevision.objects.count() == 9
 
 
 def test_c91_to_change_is_not_to_add(client):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from django.contrib import admin, messages
@@ -13,7 +14,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from token_allowance import conf, limits, money
+from token_allowance import attempts, conf, limits, money
 from token_allowance.admin import increases, lengths, names, percentages, revisions, staff
 from token_allowance.admin.base import NOTHING, AllowanceAdmin, figure
 from token_allowance.admin.limit_form import LimitForm
@@ -86,6 +87,16 @@ class LimitAdmin(AllowanceAdmin):
         """Who looks after some tenants sees the limits that these have, and changes their own."""
         rows, own = super().get_queryset(request), staff.tenants(request)
         return rows if own is None else rows.filter(tenant__in=[*own, limits.EACH])
+
+    def changeform_view(
+        self, request: HttpRequest, object_id: Any = None, *args: Any, **options: Any
+    ) -> Any:
+        own = partial(super().changeform_view, request, object_id, *args, **options)
+        return attempts.answered(request, revisions.SOURCE, object_id, own)
+
+    def delete_view(self, request: HttpRequest, object_id: Any, *args: Any, **options: Any) -> Any:
+        own = partial(super().delete_view, request, object_id, *args, **options)
+        return attempts.answered(request, revisions.SOURCE, object_id, own)
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return super().has_change_permission(request, obj) and staff.may_touch(request, obj)

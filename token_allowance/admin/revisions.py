@@ -61,6 +61,8 @@ def in_words(limit: Limit) -> str | SafeString:
 
 def sentence(revision: LimitRevision, unit: str) -> str:
     """``amount $5.00 → $7.00; mode observe → enforce``"""
+    if not revision.before and not revision.after:
+        return "Tried, and refused."
     if not revision.before:
         return "Made."
     if not revision.after:

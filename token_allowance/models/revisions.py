@@ -18,7 +18,8 @@ REASON_LENGTH = 500
 
 class LimitRevision(History):
     """One change of one limit, append-only. ``before`` and ``after`` hold the fields that changed;
-    before is empty for a new limit, after for one that was deleted, which the revision outlives."""
+    before is empty for a new limit, after for one that was deleted, which the revision outlives.
+    Both are empty where somebody tried and was refused; of a new limit ``limit_id`` is 0 then."""
 
     limit_id = models.BigIntegerField(db_index=True)
     scope = models.CharField(max_length=500)
@@ -62,6 +63,16 @@ class LimitRevision(History):
             limit_id=number, scope=limit.scope_text[:500], by=by[:200], source=source,
             before=written(limit),
         )  # fmt: skip
+
+    @classmethod
+    def note_refusal(cls, limit: Limit | None, *, by: str, source: str) -> None:
+        """Write down that somebody tried to change a limit, or to make one, and was refused."""
+        cls.objects.create(
+            limit_id=0 if limit is None else limit.pk,
+            scope="a new limit" if limit is None else limit.scope_text[:500],
+            by=by[:200],
+            source=source,
+        )
 
     def __str__(self) -> str:
         return f"{self.scope} {self.at:%Y-%m-%d %H:%M} by {self.by}"

@@ -12,6 +12,7 @@ from django.shortcuts import redirect
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
+from token_allowance import attempts
 from token_allowance.models import Limit, LimitRevision
 from token_allowance.models.revisions import written
 from token_allowance_dashboard import limit_draft, page
@@ -26,12 +27,14 @@ TWICE = "An active limit with this scope, window and unit exists."
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
+@attempts.noted(SOURCE)
 @screen(ADD_LIMIT)
 def new(request: HttpRequest) -> HttpResponseBase:
     return _written(request, None)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
+@attempts.noted(SOURCE)
 @screen(LIMITS)
 def edit(request: HttpRequest, pk: int) -> HttpResponseBase:
     row = found(request, pk)

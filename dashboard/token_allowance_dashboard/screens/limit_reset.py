@@ -10,7 +10,7 @@ from django.shortcuts import redirect
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
-from token_allowance import adjustments
+from token_allowance import adjustments, attempts
 from token_allowance.admin import amounts
 from token_allowance.limits import DIMENSIONS
 from token_allowance.models import Limit
@@ -21,6 +21,7 @@ from token_allowance_dashboard.screens.limits import found
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
+@attempts.noted("dashboard")
 @screen(LIMITS)
 def reset(request: HttpRequest, pk: int) -> HttpResponseBase:
     """The address names the values of the budget."""

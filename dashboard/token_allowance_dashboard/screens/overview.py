@@ -233,5 +233,9 @@ def _changes(scope: Scope) -> list[tuple[dt.datetime, str, str]]:
     found = [(f.at, f"{f.switch} {f.action}", f.by) for f in flips[:FEW]]
     if scope.tenants is None:
         revisions = LimitRevision.objects.order_by("-at")[:FEW]
-        found += [(r.at, f"limit {r.scope} changed", r.by) for r in revisions]
+        found += [(r.at, f"limit {r.scope} {_done(r)}", r.by) for r in revisions]
     return sorted(found, reverse=True)[:FEW]
+
+
+def _done(revision: LimitRevision) -> str:
+    return "changed" if revision.before or revision.after else "was not to be changed"
