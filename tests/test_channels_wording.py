@@ -147,6 +147,12 @@ def test_other_rules_say_what_they_mean_themselves(kind: str, tag: str) -> None:
     )
 
 
+def test_a_forecast_is_no_rung_of_a_ladder() -> None:
+    text = said(rule=rule(kind="forecast", name="forecast"), rung=1, seen={"sentence": "Soon."})
+    assert "rung" not in text
+    assert "This is reported once" in text
+
+
 @pytest.mark.parametrize(("state", "word"), [("stopped", "Stopped"), ("ok", "Resumed")])
 def test_a_switch_says_what_was_done_with_it(state: str, word: str) -> None:
     switch = rule(kind="switch", name="switch")

@@ -217,7 +217,7 @@ def _footer(payload: Payload, clean: Clean) -> Iterator[str]:
     if payload["event"] == "fired":
         passing = payload.get("kind") == "switch"
         told = "This is reported once." if passing else "This is reported once until it is over."
-        if payload.get("rung"):
+        if payload.get("rung") and payload.get("kind") == "budget":
             until = moment(payload.get("resets_at"))
             told = "This rung is reported once" + (f" until {until}." if until else ".")
             told += f" Next: {payload['next']} %." if payload.get("next") else " Next: none."
