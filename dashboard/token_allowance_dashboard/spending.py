@@ -189,6 +189,14 @@ def _summed(rows: QuerySet[Any], by: tuple[str, ...]) -> Iterable[dict[str, Any]
     return groups
 
 
+def first_and_last(scope: Scope) -> tuple[dt.datetime | None, dt.datetime | None]:
+    """When the first and the last call began."""
+    rows = Reservation.objects.filter(scope.where())
+    first = rows.order_by("created_at").values_list("created_at", flat=True).first()
+    last = rows.order_by("-created_at").values_list("created_at", flat=True).first()
+    return first, last
+
+
 def in_flight(scope: Scope) -> tuple[int, int]:
     """Calls that are reserved and not settled, and what they hold in micro-dollars."""
     found = Reservation.objects.filter(scope.where(), state="reserved").aggregate(
